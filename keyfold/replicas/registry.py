@@ -1,6 +1,6 @@
 """The replicas of a log directory (in the source's bucket), and the permissions in a replica's bucket.
 
-`Registry` and `EnablementBook` are the only writers of these objects; each change is made once (`swapped`).
+`ReplicaRegistry` and `EnablementStore` are the only writers of these objects; each change is made once (`swapped`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class AlreadyRegistered(KeyfoldError):
     """Another replica of this name, or at this place, is registered at the source."""
 
 
-class Registry:
+class ReplicaRegistry:
     """The replicas of one source. Cheap to make; keeps nothing."""
 
     def __init__(self, store: ObjectStore, topics_dir: str, clock: Clock, random: Random) -> None:
@@ -161,7 +161,7 @@ class Registry:
         return f"{self._random.getrandbits(32):08x}"
 
 
-class EnablementBook:
+class EnablementStore:
     """The permissions in one replica's bucket."""
 
     def __init__(self, store: ObjectStore, topics_dir: str, clock: Clock, random: Random) -> None:

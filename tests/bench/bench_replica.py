@@ -33,10 +33,10 @@ from keyfold.runtime.event_log import configure
 from keyfold.store.api import Blob, Create, ObjectStore, PutMode, PutResult, Update
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.counting import CountedStore
-from keyfold_replicator.registry.link import Link, Orders, ReplicaSettings, Side
+from keyfold_replicator.registry.link import DesiredReplication, Link, ReplicaSettings, Side
 from keyfold_replicator.rounds.runner import Runner
-from keyfold_replicator.state.states import State
-from keyfold_replicator.status.status import gather
+from keyfold_replicator.state.states import SyncState
+from keyfold_replicator.status.status import gather_status
 
 PLACE: Final = Place("topics", "bench", 0)
 ENABLED: Final = Enablement({ALL_TOPICS: CompactionEntry(enabled=True, format=1)})
@@ -47,9 +47,9 @@ SETTINGS: Final = ReplicaSettings(threads=4, poll_ms=0, discover_ms=0, patience_
 class Desk:
     """Compaction is enabled, nothing is paused."""
 
-    def orders(self) -> Orders | None:
+    def orders(self) -> DesiredReplication | None:
         """See `link.Desk`."""
-        return Orders()
+        return DesiredReplication()
 
     def enablement(self) -> Enablement:
         """See `link.Desk`."""
@@ -301,8 +301,8 @@ def idle(segments: int) -> None:
         assert bench.once()
 
     def shown() -> None:
-        found = gather(REGISTRATION, bench.near_side, bench.far_side, now_ms=bench.clock.now_ms())
-        assert found.summary.state is State.IN_SYNC, found.summary
+        found = gather_status(REGISTRATION, bench.near_side, bench.far_side, now_ms=bench.clock.now_ms())
+        assert found.summary.state is SyncState.IN_SYNC, found.summary
 
     assert bench.once()
     for what, call in (("a process's next look", bench.once), ("its first look", restarted), ("status", shown)):

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from keyfold_compactor.report.metric_names import FAILURES
-from keyfold_replicator.state.states import State as ReplicaState
+from keyfold_replicator.state.states import SyncState as ReplicaState
 from keyfold_sink.metrics.names import REPLACED_CAUSES
 from keyfold_sink.status import State as SinkState
 from tests.support.each import each

@@ -26,7 +26,7 @@ from keyfold.log.manifest import Manifest, Replaced, SegmentEntry
 from keyfold.log.names import Place, Role, new_name
 from keyfold.log.partition_log import PartitionLog
 from keyfold.read.log import Log
-from keyfold.replicas.registry import Registry
+from keyfold.replicas.registry import ReplicaRegistry
 from keyfold.runtime.clock import SystemClock
 from keyfold.store.api import Create, Update
 from keyfold_demo.s3_endpoint import s3_client
@@ -375,7 +375,7 @@ def test_an_operator_of_registrations_can_have_the_log_sent_elsewhere(pair: Pair
     on_call = Buckets(pair.source, pair.replica, "on-call", "on-call")
     there = ("--to", "s3://theirs/topics", "--endpoint-url", "https://theirs.example")
     on_call("replica", "edit", pair.source.url, "dr", *there, "--no-probe", code=None)
-    registry = Registry(pair.source.store(ROOT), TOPICS_DIR, SystemClock(), Random(1))
+    registry = ReplicaRegistry(pair.source.store(ROOT), TOPICS_DIR, SystemClock(), Random(1))
     location = registry.load("dr").location({}, AllowedCredentials())
     assert (location.bucket, location.endpoint_url) == ("theirs", "https://theirs.example")
 

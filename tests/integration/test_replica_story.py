@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from keyfold.log.record import Record
-from keyfold.replicas.registry import EnablementBook
+from keyfold.replicas.registry import EnablementStore
 from keyfold.runtime.clock import SystemClock
 from tests.support.cleaning import EAGER, Sink, latest, load, read_all, record
 from tests.support.replica_scene import NAME, Scene, open_sink, until
@@ -104,7 +104,7 @@ def test_a_format_that_the_replica_cannot_read_waits_for_its_upgrade(between: Sc
     scene.keyfold("replica", "enable-compaction", *scene.registered)
     scene.settle()
     with scene.stores() as (_, replica):
-        EnablementBook(replica, "topics", SystemClock(), Random(0)).enable(0)
+        EnablementStore(replica, "topics", SystemClock(), Random(0)).enable(0)
     scene.compact(LAZY)
     assert scene.replicate() == 1
     assert status(scene)["errors"][0]["code"] == "ReplicaFormatTooOld"

@@ -27,7 +27,7 @@ from keyfold.runtime.retry import Patience
 from keyfold.store.api import Create
 from keyfold.store.s3 import S3Location, S3Store
 from keyfold.store.wrappers.counting import CountedStore
-from keyfold_replicator.copy.jobs import CopyJob, Way
+from keyfold_replicator.copy.jobs import CopyJob, CopyMethod
 from keyfold_replicator.copy.transfer import Transfer
 from tests.support.moto import DROP, Fault, LocalS3Process
 from tests.support.transfers import named
@@ -106,7 +106,7 @@ def test_small_and_large_objects_arrive_as_they_are(source: S3Store, target: S3S
     jobs = [made(source, f"{n}.avro", 1000 + n) for n in range(20)] + [made(source, "big.avro", BIG)]
     with transfer(source, target) as carrying:
         results = list(carrying.copy(jobs))
-    assert {r.way for r in results} == {Way.SENT}
+    assert {r.way for r in results} == {CopyMethod.SENT}
     assert all(is_whole(target, job) for job in jobs)
     assert list(target.list_uploads("")) == []
 

@@ -21,10 +21,10 @@ from keyfold.log.edits_replica import same_content
 from keyfold.log.manifest import UNSTAMPED, Manifest
 from keyfold.log.partition_log import PartitionLog
 from keyfold.replicas.documents import ALL_TOPICS, CompactionEntry, Enablement
-from keyfold_replicator.rounds.plan import plan
-from keyfold_replicator.state.figures import Figures, figures, figures_by_cursor
-from keyfold_replicator.state.states import State
-from keyfold_replicator.status.assessment import Asked, Seen, judge
+from keyfold_replicator.rounds.plan import copy_plan
+from keyfold_replicator.state.figures import ReplicaFigures, figures, figures_by_cursor
+from keyfold_replicator.state.states import SyncState
+from keyfold_replicator.status.assessment import AssessedReplica, BothManifests, assess
 from tests.support.cleaning import EAGER, FAST, PLACE, load, read_all, record
 from tests.support.replica_oracle import NAME, REPLICA_PLACE
 from tests.support.replica_pair import Pair
@@ -34,7 +34,7 @@ RESOLUTION_MS: Final = 4_000
 
 MERGE: Final = replace(EAGER, min_cleanable_dirty_ratio=0.9, segment_bytes=600)
 
-ASKED: Final = Asked(
+ASKED: Final = AssessedReplica(
     "second", NAME, "source.test", "replica.test",
     enablement=Enablement({ALL_TOPICS: CompactionEntry(enabled=True, format=1)}),
 )  # fmt: skip
@@ -99,15 +99,15 @@ def _check(pair: Pair, source: Pinned, replica: Manifest | None, received_ms: in
     hold = source.manifest.hold(NAME)
     received_at_ms = UNSTAMPED if hold is None else hold.received_at_ms
     found = figures(source, replica, received_at_ms=received_at_ms)
-    to_copy = plan(PLACE, source.manifest, replica)
+    to_copy = copy_plan(PLACE, source.manifest, replica)
     assert found.pending.bytes == to_copy.size_bytes
     assert bool(found.pending.segments) == bool(to_copy.jobs)
-    state = judge(Seen(PLACE, source, replica), ASKED).state
+    state = assess(BothManifests(PLACE, source, replica), ASKED).state
     assert (state.pending, state.lag) == (found.pending, found.lag)
     is_equal = replica is not None and same_content(source.manifest, replica)
-    assert (state.state is State.IN_SYNC) == is_equal, state
+    assert (state.state is SyncState.IN_SYNC) == is_equal, state
     if is_equal:
-        assert found == Figures()
+        assert found == ReplicaFigures()
     _check_lag(pair, source, replica, found, received_ms, known_ms)
     if hold is not None:
         by_cursor = figures_by_cursor(source, hold.received_to, received_at_ms=received_at_ms)
@@ -119,7 +119,7 @@ def _check_lag(
     pair: Pair,
     source: Pinned,
     replica: Manifest | None,
-    found: Figures,
+    found: ReplicaFigures,
     received_ms: int,
     known_ms: dict[int, int],
 ) -> None:

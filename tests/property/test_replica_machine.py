@@ -24,7 +24,7 @@ from keyfold.log.manifest import Manifest, stamped
 from keyfold.read.log import Log
 from keyfold.runtime.clock import NEVER_MS
 from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind, SimulatedCrash
-from keyfold_replicator.state.states import State
+from keyfold_replicator.state.states import SyncState
 from tests.property import lives
 from tests.property.test_log_machine import CHOICES, ROWS, LogMachine, Reader, Rows
 from tests.support.log_machine import OneFault
@@ -237,7 +237,7 @@ class ReplicaMachine(LogMachine):
         process = self.pair.process()
         for _ in range(6):
             summary = process.once()
-            if any(s.state is State.RESYNC_REQUIRED for s in summary.states):
+            if any(s.state is SyncState.RESYNC_REQUIRED for s in summary.states):
                 assert self.hold_max_ms != NO_HOLD_ENDS, "a tombstone went that the replica had not received"
                 summary = process.once(resync=True)
             self.pair.advance(self.pair.delay_ms + 120_000)

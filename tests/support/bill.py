@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
-from keyfold_replicator.rounds.change_detector import REPLICA_LOOK_S
+from keyfold_replicator.rounds.change_detector import REPLICA_CHECK_S
 from keyfold_replicator.rounds.runner import RUNNER_TIMINGS
-from keyfold_replicator.rounds.service import LOOK_S as SERVICE_LOOK_S
+from keyfold_replicator.rounds.service import LIST_INTERVAL_S as SERVICE_LOOK_S
 from keyfold_sink.worker.run import WorkerTimings
 from keyfold_sink.worker.worker_registry import _AT_LEAST_EVERY_S, _AT_MOST_EVERY_S, _SWEEP_EVERY_S
 from keyfold_sink.write.segment_upload import PART_BYTES
@@ -99,7 +99,7 @@ def replicator(replicas: int = 1) -> Asked:
 def following(partitions: int, topics: int, *, poll_s: float = 5, discover_s: float = 30) -> tuple[Asked, Asked]:
     """A day of one replica in which nothing happens, `replicator` apart: at the source, and at the replica."""
     source = Asked(DAY_S / discover_s * (1 + topics), DAY_S / poll_s * partitions)
-    return source, Asked(0, DAY_S / REPLICA_LOOK_S * partitions)
+    return source, Asked(0, DAY_S / REPLICA_CHECK_S * partitions)
 
 
 def carried() -> tuple[Asked, Asked]:

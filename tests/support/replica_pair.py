@@ -23,7 +23,7 @@ from keyfold.store.api import ObjectStore
 from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, SimulatedCrash
 from keyfold.verify.partition import verify_partition
 from keyfold_compactor.decide.settings import TopicSettings
-from keyfold_replicator.registry.link import Desk, Link, Orders, ReplicaSettings, Side
+from keyfold_replicator.registry.link import DesiredReplication, Link, ReplicaDocuments, ReplicaSettings, Side
 from keyfold_replicator.rounds.runner import Runner, RunSummary
 from tests.support.cleaning import PLACE, Sink, clean, load, object_names, read_all
 from tests.support.replica_oracle import NAME, REPLICA_PLACE, ReplicaStore, SourceStore, differences, twin_of
@@ -36,17 +36,17 @@ ROUNDS_MAX = 8
 
 @dataclass(slots=True)
 class Ordered:
-    """A `Desk` that says what a test wants."""
+    """A `ReplicaDocuments` that says what a test wants."""
 
     paused: bool = False
     allowed: Enablement = ENABLED
 
-    def orders(self) -> Orders | None:
-        """See `Desk.orders`."""
-        return Orders(self.paused)
+    def orders(self) -> DesiredReplication | None:
+        """See `ReplicaDocuments.orders`."""
+        return DesiredReplication(self.paused)
 
     def enablement(self) -> Enablement:
-        """See `Desk.enablement`."""
+        """See `ReplicaDocuments.enablement`."""
         return self.allowed
 
 
@@ -162,7 +162,7 @@ class Pair:
             collect_ms=collect_ms,
             patience_s=2.0,
         )
-        desk: Desk = self.desk
+        desk: ReplicaDocuments = self.desk
         runner = Runner(link(source, replica), desk, settings, clock=self.clock, random=Random(self.seed))
         self.processes.append(Process(source, replica, runner))
         return self.processes[-1]

@@ -17,9 +17,9 @@ from keyfold.runtime.clock import Clock, ManualClock
 from keyfold.store.api import ObjectStore
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import FaultyStore
-from keyfold_replicator.registry.link import Link, Orders, ReplicaSettings, Side
+from keyfold_replicator.registry.link import DesiredReplication, Link, ReplicaSettings, Side
 from keyfold_replicator.rounds.runner import RUNNER_TIMINGS, Runner, RunnerTimings
-from keyfold_replicator.state.retry import Retry
+from keyfold_replicator.state.retry import RoundBackoff
 from keyfold_replicator.state.states import PartitionState
 from tests.support.cleaning import read_all
 from tests.support.logs import MadeLog
@@ -31,7 +31,7 @@ SETTINGS = ReplicaSettings(
     poll_ms=1_000,
     discover_ms=5_000,
     pin_min_bytes=1 << 60,
-    retry=Retry(100, 60_000),
+    retry=RoundBackoff(100, 60_000),
     file_delete_delay_ms=60_000,
     collect_ms=3_600_000,
     patience_s=1.0,
@@ -42,10 +42,10 @@ SETTINGS = ReplicaSettings(
 class Desk:
     """Says what a test wants."""
 
-    orders_: Orders | None = field(default_factory=Orders)
+    orders_: DesiredReplication | None = field(default_factory=DesiredReplication)
     allowed: Enablement = ENABLED
 
-    def orders(self) -> Orders | None:
+    def orders(self) -> DesiredReplication | None:
         return self.orders_
 
     def enablement(self) -> Enablement:

@@ -25,7 +25,7 @@ import pytest
 from keyfold.cli.app import Surroundings, open_by_url, run
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
-from keyfold.replicas.registry import Registry
+from keyfold.replicas.registry import ReplicaRegistry
 from keyfold.runtime.clock import Clock, ManualClock, SystemClock
 from keyfold.store.pacing import Pacer
 from keyfold.store.s3 import S3Location, S3Store
@@ -238,7 +238,7 @@ class Scene:
     def hold_names(self) -> tuple[str, ...]:
         """What the replicas are called in the source's manifests."""
         with self.stores() as (source, _):
-            return tuple(r.hold_name for r in Registry(source, TOPICS_DIR, SystemClock(), Random(0)).all())
+            return tuple(r.hold_name for r in ReplicaRegistry(source, TOPICS_DIR, SystemClock(), Random(0)).all())
 
     def compact(self, settings: TopicSettings = EAGER, *, seed: int = 1, partitions: int = 1) -> Any:
         """A run of the compactor at the source, without Spark; its report."""

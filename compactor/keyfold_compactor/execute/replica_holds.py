@@ -17,7 +17,7 @@ from typing import Final
 
 from keyfold.errors import BucketMissing, ConfigError, KeyfoldError
 from keyfold.replicas.documents import Registration
-from keyfold.replicas.registry import NotRegistered, Registry
+from keyfold.replicas.registry import NotRegistered, ReplicaRegistry
 from keyfold.runtime.clock import Clock
 from keyfold.store.api import ObjectStore
 
@@ -45,7 +45,7 @@ def load_replica_holds(
 
     A replica holds the tombstones of all topics if it cannot be determined in time whether it takes one of `topics`.
     """
-    registry = Registry(store, topics_dir, clock, random)
+    registry = ReplicaRegistry(store, topics_dir, clock, random)
     try:
         names = registry.names()
     except BucketMissing:

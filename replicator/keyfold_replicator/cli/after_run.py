@@ -24,9 +24,15 @@ from keyfold_replicator.cli.show import run_json, run_lines
 from keyfold_replicator.registry.link import ReplicaSettings, Side
 from keyfold_replicator.registry.opening import close, side
 from keyfold_replicator.rounds.runner import RunSummary
-from keyfold_replicator.rounds.service import Means, Narrowed, NoWatch, Replication, Watch
-from keyfold_replicator.state.states import PartitionState, State
-from keyfold_replicator.state.totals import Tally, Totals
+from keyfold_replicator.rounds.service import (
+    NoObserver,
+    Replication,
+    ReplicationContext,
+    ReplicationObserver,
+    RoundSelection,
+)
+from keyfold_replicator.state.states import PartitionState, SyncState
+from keyfold_replicator.state.totals import RoundTotals, Tally
 
 
 @contextlib.contextmanager
@@ -42,7 +48,7 @@ def open_rounds(
     pacer = _pacer(after_run, clock)
     location = replace(after_run.location, max_connections=4 * after_run.threads)
     store = open_location(location, pacer)
-    means = Means(
+    means = ReplicationContext(
         ReplicaSettings(threads=after_run.threads),
         clock,
         random,
@@ -51,16 +57,16 @@ def open_rounds(
         pacer=pacer,
         allowed=after_run.allowed,
     )
-    narrowed = Narrowed(after_run.topic, after_run.partition)
+    narrowed = RoundSelection(after_run.topic, after_run.partition)
     try:
         yield _Rounds(side(store, after_run.topics_dir), means, narrowed, _watch(metrics))
     finally:
         close(store)
 
 
-def _watch(metrics: MetricsRegistry | None) -> Watch:
+def _watch(metrics: MetricsRegistry | None) -> ReplicationObserver:
     if metrics is None:
-        return NoWatch()
+        return NoObserver()
     from keyfold_replicator.status.metrics import ReplicaMeter
 
     meter = ReplicaMeter()
@@ -71,7 +77,9 @@ def _watch(metrics: MetricsRegistry | None) -> Watch:
 class _Rounds:
     """One round of every replica at each call. Errors of the stores are in the result."""
 
-    def __init__(self, source: Side, means: Means, narrowed: Narrowed, watch: Watch) -> None:
+    def __init__(
+        self, source: Side, means: ReplicationContext, narrowed: RoundSelection, watch: ReplicationObserver
+    ) -> None:
         self._counted = _Counted(watch)
         self._replication = Replication(source, means, watch=self._counted)
         self._narrowed = narrowed
@@ -89,29 +97,29 @@ class _Rounds:
 
 
 class _Counted:
-    """A `Watch` that also counts what was done for each replica since its last `begin`."""
+    """A `ReplicationObserver` that also counts what was done for each replica since its last `begin`."""
 
-    def __init__(self, inner: Watch) -> None:
+    def __init__(self, inner: ReplicationObserver) -> None:
         self._inner = inner
-        self._begun: dict[str, tuple[Tally, Totals]] = {}
+        self._begun: dict[str, tuple[Tally, RoundTotals]] = {}
 
     def begin(self, name: str) -> Tally:
-        """See `Watch.begin`."""
+        """See `ReplicationObserver.begin`."""
         tally = self._inner.begin(name)
         self._begun[name] = (tally, tally.totals)
         return tally
 
     def publish(self, name: str, states: Sequence[PartitionState]) -> None:
-        """See `Watch.publish`."""
+        """See `ReplicationObserver.publish`."""
         self._inner.publish(name, states)
 
     def end(self, name: str) -> None:
-        """See `Watch.end`."""
+        """See `ReplicationObserver.end`."""
         self._inner.end(name)
 
     def done(self, name: str) -> _Done:
         """Return what was done; nothing for a replica that could not be opened."""
-        tally, before = self._begun.pop(name, (Tally(), Totals()))
+        tally, before = self._begun.pop(name, (Tally(), RoundTotals()))
         now = tally.totals
         return _Done(
             now.commits - before.commits,
@@ -142,7 +150,7 @@ def _round(name: str, found: RunSummary, done: _Done) -> ReplicaRound:
 
 def _document(name: str, found: RunSummary, done: _Done) -> dict[str, Any]:
     """Return JSON as of `keyfold replica run --once --json`, but without partitions in sync: there are many runs."""
-    others = tuple(s for s in found.states if s.state is not State.IN_SYNC)
+    others = tuple(s for s in found.states if s.state is not SyncState.IN_SYNC)
     return {
         **run_json(name, replace(found, states=others)),
         "in_sync": found.is_in_sync,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from keyfold.config.allowed_credentials import AllowedCredentials
     from keyfold.store.pacing import Pacer
     from keyfold_replicator.registry.link import ReplicaSettings
-    from keyfold_replicator.rounds.service import Means
+    from keyfold_replicator.rounds.service import ReplicationContext
 
 
 def means_of(
@@ -23,14 +23,14 @@ def means_of(
     settings: ReplicaSettings | None = None,
     pacer: Pacer | None = None,
     allowed: AllowedCredentials | None = None,
-) -> Means:
+) -> ReplicationContext:
     """Return clock, chance and stores of this process, with default `settings` and `allowed` if they are None."""
     from keyfold.config.allowed_credentials import AllowedCredentials
     from keyfold_replicator.registry.link import ReplicaSettings
-    from keyfold_replicator.rounds.service import Means
+    from keyfold_replicator.rounds.service import ReplicationContext
 
     world = world_of(ctx)
-    return Means(
+    return ReplicationContext(
         settings or ReplicaSettings(),
         world.clock,
         Random(world.random.getrandbits(64)),

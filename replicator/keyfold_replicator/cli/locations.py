@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from keyfold.config.allowed_credentials import AllowedCredentials
     from keyfold.config.options import StoreOptions
     from keyfold.replicas.documents import Registration
-    from keyfold.replicas.registry import EnablementBook, Registry
+    from keyfold.replicas.registry import EnablementStore, ReplicaRegistry
     from keyfold.store.api import ObjectStore
     from keyfold.store.pacing import Pacer
     from keyfold.store.s3 import S3Location
@@ -130,17 +130,17 @@ def open_one(ctx: click.Context, place: str, name: str | None) -> Side:
     return open_replica(ctx, registry_of(ctx, source).load(name), allowed_credentials(place))
 
 
-def registry_of(ctx: click.Context, source: Side) -> Registry:
+def registry_of(ctx: click.Context, source: Side) -> ReplicaRegistry:
     """Return the registrations at a source."""
-    from keyfold.replicas.registry import Registry
+    from keyfold.replicas.registry import ReplicaRegistry
 
     world = world_of(ctx)
-    return Registry(source.store, source.topics_dir, world.clock, Random(world.random.getrandbits(64)))
+    return ReplicaRegistry(source.store, source.topics_dir, world.clock, Random(world.random.getrandbits(64)))
 
 
-def book_of(ctx: click.Context, replica: Side) -> EnablementBook:
+def book_of(ctx: click.Context, replica: Side) -> EnablementStore:
     """Return the permissions in a replica's bucket."""
-    from keyfold.replicas.registry import EnablementBook
+    from keyfold.replicas.registry import EnablementStore
 
     world = world_of(ctx)
-    return EnablementBook(replica.store, replica.topics_dir, world.clock, Random(world.random.getrandbits(64)))
+    return EnablementStore(replica.store, replica.topics_dir, world.clock, Random(world.random.getrandbits(64)))

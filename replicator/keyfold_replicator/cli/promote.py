@@ -27,7 +27,7 @@ from keyfold_replicator.cli.locations import (
 if TYPE_CHECKING:
     from keyfold.log.commit import Pinned
     from keyfold.replicas.documents import Registration
-    from keyfold_replicator.promotion.steps import Outcome, Surroundings
+    from keyfold_replicator.promotion.steps import PromotionContext, PromotionOutcome
     from keyfold_replicator.registry.link import Side
 
 _AT_ONCE = 16
@@ -167,15 +167,15 @@ class _Switch:
     old_name: str | None
     pairs: Sequence[tuple[str, int]] = ()
 
-    def look(self) -> list[Outcome]:
+    def look(self) -> list[PromotionOutcome]:
         """Check all partitions of the registration on either side, or those of the replica if it is not registered."""
         pairs = {pair for pair in self.pairs if self._covers(pair[0])}
         if self.registration is not None:
             pairs |= {*_pairs(self.ours, self._covers)}
-        found: list[Outcome] = self._over().look(sorted(pairs))
+        found: list[PromotionOutcome] = self._over().look(sorted(pairs))
         return found
 
-    def carry_out(self, looked: Sequence[Outcome]) -> list[Outcome]:
+    def carry_out(self, looked: Sequence[PromotionOutcome]) -> list[PromotionOutcome]:
         """Pause the replica, bring it up to date, and switch. Resume the replica unless everything was switched."""
         was_running = self.registration is not None and not self.registration.is_paused
         registry = registry_of(self.ctx, self.ours)
@@ -186,7 +186,7 @@ class _Switch:
             looked = self._brought_up_to_date(looked)
             if not all(found.is_fit for found in looked):
                 return [*looked]
-            done: list[Outcome] = self._over().carry_out(looked)
+            done: list[PromotionOutcome] = self._over().carry_out(looked)
             is_over = all(found.is_fit for found in done) and not self.topics
             if is_over and self.registration is not None:
                 registry.remove(self.name)
@@ -196,14 +196,14 @@ class _Switch:
             if was_running and not is_over:
                 registry.resume(self.name)
 
-    def _brought_up_to_date(self, looked: Sequence[Outcome]) -> Sequence[Outcome]:
+    def _brought_up_to_date(self, looked: Sequence[PromotionOutcome]) -> Sequence[PromotionOutcome]:
         """Replicate before the source is fenced, so that the last round is short and errors are known."""
-        from keyfold_replicator.promotion.steps import Step, with_errors
+        from keyfold_replicator.promotion.steps import PromotionStep, with_errors
 
-        if all(found.step is Step.DONE for found in looked):
+        if all(found.step is PromotionStep.DONE for found in looked):
             return looked
         errors = self._last_round()
-        if any(found.step is Step.MISSING for found in looked):
+        if any(found.step is PromotionStep.MISSING for found in looked):
             looked = self.look()
         return with_errors(looked, errors)
 
@@ -242,14 +242,14 @@ class _Forced:
     pairs: Sequence[tuple[str, int]]
     why: str
 
-    def look(self) -> list[Outcome]:
+    def look(self) -> list[PromotionOutcome]:
         """Check all replicas at the place, including promoted ones."""
-        found: list[Outcome] = self._over().look(self.pairs)
+        found: list[PromotionOutcome] = self._over().look(self.pairs)
         return found
 
-    def carry_out(self, looked: Sequence[Outcome]) -> list[Outcome]:
+    def carry_out(self, looked: Sequence[PromotionOutcome]) -> list[PromotionOutcome]:
         """Promote without the source."""
-        done: list[Outcome] = self._over().carry_out(looked)
+        done: list[PromotionOutcome] = self._over().carry_out(looked)
         return done
 
     def say_what_is_next(self) -> None:
@@ -353,11 +353,11 @@ def _pairs(side: Side, covers: Callable[[str], bool]) -> list[tuple[str, int]]:
     return [(p.topic, p.partition) for p in catalog.places(side.store, side.topics_dir) if covers(p.topic)]
 
 
-def _surroundings(ctx: click.Context, name: str, old_name: str) -> Surroundings:
-    from keyfold_replicator.promotion.steps import Surroundings
+def _surroundings(ctx: click.Context, name: str, old_name: str) -> PromotionContext:
+    from keyfold_replicator.promotion.steps import PromotionContext
 
     world = world_of(ctx)
-    return Surroundings(world.clock, Random(world.random.getrandbits(64)), name, old_name)
+    return PromotionContext(world.clock, Random(world.random.getrandbits(64)), name, old_name)
 
 
 def _replica_name(name: str | None, side: Side) -> str:
@@ -377,7 +377,7 @@ def _say_how_to_go_on(new_url: str, name: str, old_url: str) -> None:
     echo(f"      keyfold replica enable-compaction {new_url} {name}")
 
 
-def _tell(outcomes: Sequence[Outcome], done: str, *, as_json: bool) -> None:
+def _tell(outcomes: Sequence[PromotionOutcome], done: str, *, as_json: bool) -> None:
     from keyfold_replicator.cli.show import outcome_json, outcome_lines
 
     for found in outcomes:

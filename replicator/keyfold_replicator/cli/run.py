@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from keyfold_replicator.registry.link import Side
     from keyfold_replicator.registry.run_options import RunOptions
     from keyfold_replicator.rounds.runner import RunSummary
-    from keyfold_replicator.rounds.service import Watch
+    from keyfold_replicator.rounds.service import ReplicationObserver
 
 topic_option = click.option("--topic", help="Only this topic.")
 partition_option = click.option("--partition", "-p", type=click.IntRange(min=0), help="Only this partition.")
@@ -67,7 +67,7 @@ def run(
     from keyfold.runtime.health import Vitals
     from keyfold.runtime.signals import stop_or_end_on_signals
     from keyfold.store.wrappers.observation import HeardStore
-    from keyfold_replicator.rounds.service import Narrowed, Replication, quiet_max_s
+    from keyfold_replicator.rounds.service import Replication, RoundSelection, quiet_max_s
 
     if not once and (topic is not None or partition is not None):
         raise click.UsageError("--topic and --partition require --once")
@@ -87,7 +87,7 @@ def run(
         if not once:
             replication.loop(stop)
             return
-        found = replication.once(stop.is_set, Narrowed(topic, partition))
+        found = replication.once(stop.is_set, RoundSelection(topic, partition))
     _require_taken(found, topic, partition)
     _tell(found, as_json=as_json)
     if not found:
@@ -114,14 +114,14 @@ def resync(
     never received. Only missing objects are copied. Readers at the replica that started before the resync get an error
     and have to start again, because they would keep keys that were deleted.
     """
-    from keyfold_replicator.rounds.service import Narrowed, Replication
+    from keyfold_replicator.rounds.service import Replication, RoundSelection
 
     ours = open_side(ctx, source)
     registration = registry_of(ctx, ours).load(name)
     if registration.is_paused:
         raise KeyfoldError(f"replica {name} is paused", hint=f"resume it first: keyfold replica resume {source} {name}")
     means = means_of(ctx, allowed=allowed_credentials(source))
-    found = Replication(ours, means, (name,)).once(narrowed=Narrowed(topic, partition, resync=True))
+    found = Replication(ours, means, (name,)).once(narrowed=RoundSelection(topic, partition, resync=True))
     _require_taken(found, topic, partition)
     _tell(found, as_json=as_json)
     raise click.exceptions.Exit(1 if any(each.error or each.failed for each in found.values()) else 0)
@@ -157,8 +157,8 @@ def status(
     The command reads both sides, and the last status that the replicating process wrote. If the replica does not
     answer, the pending amount is calculated from what the source knows.
     """
-    from keyfold_replicator.state.states import State
-    from keyfold_replicator.status.status import gather
+    from keyfold_replicator.state.states import SyncState
+    from keyfold_replicator.status.status import gather_status
     from keyfold_replicator.status.status_text import status_document, status_lines
 
     ours = open_side(ctx, source)
@@ -167,14 +167,14 @@ def status(
     registrations = [registry.load(name) for name in names] if names else registry.all()
     all_in_sync = True
     for registration in registrations:
-        found = gather(
+        found = gather_status(
             registration,
             ours,
             _opened(ctx, registration, allowed),
             now_ms=world_of(ctx).clock.now_ms(),
             wanted=lambda place: topic in {None, place.topic} and partition in {None, place.partition},
         )
-        all_in_sync = all_in_sync and found.summary.state is State.IN_SYNC and not found.summary.errors
+        all_in_sync = all_in_sync and found.summary.state is SyncState.IN_SYNC and not found.summary.errors
         if as_json:
             echo_json(status_document(found))
             continue
@@ -226,7 +226,7 @@ def _pacer(ctx: click.Context, options: RunOptions) -> Pacer | None:
 
 
 @contextlib.contextmanager
-def _measuring(options: RunOptions, checked: Checked) -> Iterator[Watch | None]:
+def _measuring(options: RunOptions, checked: Checked) -> Iterator[ReplicationObserver | None]:
     """Serve metrics and answer probes while the command runs, if `metrics.port` is set."""
     if not options.metrics_port:
         yield None

@@ -7,10 +7,10 @@ from typing import Any
 
 from keyfold.replicas.documents import ALL_TOPICS, Enablement, Registration
 from keyfold.runtime.text import names_text, size_text, time_text
-from keyfold_replicator.promotion.steps import Outcome, Step
+from keyfold_replicator.promotion.steps import PromotionOutcome, PromotionStep
 from keyfold_replicator.registry.admission import Admission
 from keyfold_replicator.rounds.runner import RunSummary
-from keyfold_replicator.state.states import State
+from keyfold_replicator.state.states import SyncState
 
 Json = dict[str, Any]
 
@@ -108,7 +108,7 @@ def run_json(name: str, found: RunSummary) -> Json:
 
 def run_lines(name: str, found: RunSummary) -> Iterator[str]:
     """Yield the same for people; each failed partition has a line."""
-    in_sync = sum(state.state is State.IN_SYNC for state in found.states)
+    in_sync = sum(state.state is SyncState.IN_SYNC for state in found.states)
     said = (
         "paused, nothing was replicated" if found.is_paused else f"{in_sync} of {len(found.states)} partitions in sync"
     )
@@ -122,7 +122,7 @@ def run_lines(name: str, found: RunSummary) -> Iterator[str]:
                 yield f"    {state.hint}"
 
 
-def outcome_json(found: Outcome) -> Json:
+def outcome_json(found: PromotionOutcome) -> Json:
     """Return one partition of a promotion or demotion."""
     return {
         "topic": found.topic,
@@ -139,22 +139,26 @@ def outcome_json(found: Outcome) -> Json:
     }
 
 
-def outcome_lines(found: Outcome, done: str) -> Iterator[str]:
+def outcome_lines(found: PromotionOutcome, done: str) -> Iterator[str]:
     """Yield the same for people; `done` is the word for a partition that is switched."""
     place = f"{found.topic}-{found.partition}"
-    if found.step is Step.FAILED:
+    if found.step is PromotionStep.FAILED:
         yield f"{place}: error: {found.error}"
         if found.hint:
             yield f"    {found.hint}"
         return
-    if found.step is Step.MISSING and found.error:
+    if found.step is PromotionStep.MISSING and found.error:
         yield f"{place}: not promoted: {found.error}"
         yield f"    {found.hint}"
         return
-    if found.step is Step.MISSING:
+    if found.step is PromotionStep.MISSING:
         yield f"{place}: has received nothing yet; the first round will replicate it"
         return
-    words = {Step.READY: "ready", Step.FENCED: "ready, and the source is fenced already", Step.DONE: done}
+    words = {
+        PromotionStep.READY: "ready",
+        PromotionStep.FENCED: "ready, and the source is fenced already",
+        PromotionStep.DONE: done,
+    }
     received = f", received {time_text(found.received_at_ms)}" if found.received_at_ms >= 0 else ""
     yield f"{place}: {words[found.step]}, ends at offset {found.next_offset}{received}"
     if found.source_version == 0:

@@ -41,8 +41,8 @@ from keyfold.runtime.retry import Patience
 from keyfold.store.api import CopyingStore, ObjectStore, ResumedUpload, ResumingStore, ServerCopy
 from keyfold.store.pacing import CHUNK_BYTES, Pacer
 from keyfold.store.wrappers.base import unwrapped
-from keyfold_replicator.copy.jobs import CopyJob, CopyResult, TransferStopped, Way
-from keyfold_replicator.copy.memory_budget import Memory
+from keyfold_replicator.copy.jobs import CopyJob, CopyMethod, CopyResult, TransferStopped
+from keyfold_replicator.copy.memory_budget import CopyMemoryBudget
 
 STORE_COPY_BYTES_MIN: Final = 1024 * 1024
 """A copy inside a store takes three requests that cost as much as writes; sending takes one and a read."""
@@ -56,17 +56,17 @@ _SMALL_HELD_PARTS: Final = 2  # as it came, and as boto3 sends it
 _LARGE_HELD_PARTS: Final = 4  # fetched ahead, come, being sent, and that in boto3's hands
 
 
-class _Disagrees(Exception):
+class _WrongBytes(Exception):
     """The bytes are not those that the manifest names."""
 
 
 _NOT_THE_UPLOADS: Final = (UploadLost, NameTaken, AccessDenied, BucketMissing)
 
-_NEVER_AGAIN: Final = (_Disagrees, ObjectNotFound, UploadLost, NameTaken)
+_NEVER_AGAIN: Final = (_WrongBytes, ObjectNotFound, UploadLost, NameTaken)
 """After these errors the sent parts are of no use; after others they stay for the next process."""
 
 
-class Carrier:
+class ObjectCopier:
     """Copy objects, each in the caller's thread. Thread-safe."""
 
     def __init__(
@@ -75,7 +75,7 @@ class Carrier:
         target: ObjectStore,
         topics_dir: str,
         patience: Patience,
-        memory: Memory,
+        memory: CopyMemoryBudget,
         stopping: threading.Event,
         *,
         pacer: Pacer | None = None,
@@ -92,14 +92,14 @@ class Carrier:
 
     def carry(self, job: CopyJob, stop: threading.Event) -> CopyResult:
         """Ensure that the object is at the replica. Raise what `Transfer.copy` documents."""
-        carriage = _Carriage(self, job, stop)
+        carriage = _ObjectCopy(self, job, stop)
         with self.memory.taken(_held_bytes(job)):
             try:
                 try:
                     return carriage.run(is_first=True)
-                except (UploadLost, _Disagrees):
+                except (UploadLost, _WrongBytes):
                     return carriage.run(is_first=False)
-            except _Disagrees as error:
+            except _WrongBytes as error:
                 raise self._corrupt(job, str(error)) from None
             except NameTaken as error:
                 raise self._diverged(job, error) from error
@@ -163,10 +163,10 @@ class Carrier:
         return told
 
 
-class _Carriage:
+class _ObjectCopy:
     """One object in progress, in one thread."""
 
-    def __init__(self, carrier: Carrier, job: CopyJob, stop: threading.Event) -> None:
+    def __init__(self, carrier: ObjectCopier, job: CopyJob, stop: threading.Event) -> None:
         self._carrier = carrier
         self._source = carrier.source
         self._target = carrier.target
@@ -181,12 +181,12 @@ class _Carriage:
         self._go_on()
         job = self._job
         if (job.size_bytes >= LARGE_BYTES or not is_first) and self._is_there():
-            return CopyResult(job, Way.WAS_THERE, 0)
+            return CopyResult(job, CopyMethod.WAS_THERE, 0)
         if is_first and job.size_bytes >= STORE_COPY_BYTES_MIN and self._is_copied_by_store():
-            return CopyResult(job, Way.COPIED_BY_STORE, 0)
+            return CopyResult(job, CopyMethod.COPIED_BY_STORE, 0)
         if job.size_bytes <= PART_BYTES:
-            return CopyResult(job, Way.SENT, self._send_small())
-        return CopyResult(job, Way.SENT, self._send_large(self._left_by_others() if is_first else None))
+            return CopyResult(job, CopyMethod.SENT, self._send_small())
+        return CopyResult(job, CopyMethod.SENT, self._send_large(self._left_by_others() if is_first else None))
 
     def _is_there(self) -> bool:
         with about(self._target):
@@ -204,7 +204,7 @@ class _Carriage:
         with about(self._source):
             data = self._patience.repeat(lambda: self._source.get(job.key)).data
         if len(data) != job.size_bytes:
-            raise _Disagrees(f"has {len(data)} bytes, but the manifest says {job.size_bytes}")
+            raise _WrongBytes(f"has {len(data)} bytes, but the manifest says {job.size_bytes}")
         self._require_sum(hashlib.sha256(data).digest())
         with about(self._target):
             create_object(self._target, self._key, data, self._patience)
@@ -303,7 +303,7 @@ class _Carriage:
                 found = self._patience.repeat(lambda: self._source.head(job.key))
             if found.size_bytes == job.size_bytes:
                 raise
-            raise _Disagrees(f"has {found.size_bytes} bytes, but the manifest says {job.size_bytes}") from error
+            raise _WrongBytes(f"has {found.size_bytes} bytes, but the manifest says {job.size_bytes}") from error
 
     def _left_by_others(self) -> ResumedUpload | None:
         """Return an unfinished upload of this object; None if there is none, or the store does not say."""
@@ -320,7 +320,7 @@ class _Carriage:
 
     def _require_sum(self, found: bytes) -> None:
         if found != self._job.sha256:
-            raise _Disagrees("does not have the SHA-256 of the manifest")
+            raise _WrongBytes("does not have the SHA-256 of the manifest")
 
     def _go_on(self) -> None:
         if self._stop.is_set() or self._carrier.stopping.is_set():

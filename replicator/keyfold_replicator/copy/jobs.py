@@ -30,7 +30,7 @@ class CopyJob:
         return self.place.key(self.name)
 
 
-class Way(Enum):
+class CopyMethod(Enum):
     """How an object got to the replica."""
 
     SENT = "sent"
@@ -43,5 +43,5 @@ class CopyResult:
     """One object that is now at the replica. `sent_bytes` were sent from here for it, without retries."""
 
     job: CopyJob
-    way: Way
+    way: CopyMethod
     sent_bytes: int

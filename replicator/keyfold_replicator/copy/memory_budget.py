@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Memory:
+class CopyMemoryBudget:
     """A budget of `limit_bytes`. A thread that wants more than the whole budget gets it alone. Thread-safe."""
 
     def __init__(self, limit_bytes: int, stopping: threading.Event) -> None:

@@ -16,13 +16,13 @@ from keyfold.log.names import SCHEMAS_FOLDER
 from keyfold.runtime.retry import Patience
 from keyfold_replicator.copy.transfer import Transfer
 from keyfold_replicator.registry.link import Link, Side
-from keyfold_replicator.state.totals import Tally, Totals
+from keyfold_replicator.state.totals import RoundTotals, Tally
 
 _SUFFIX: Final = ".avsc"
 _MD5: Final = re.compile(r"[0-9a-f]{32}")
 
 
-class SchemaCourier:
+class SchemaCopier:
     """Copies the schemas of one replica. Thread-safe."""
 
     def __init__(self, link: Link, transfer: Transfer, tally: Tally, patience: Patience) -> None:
@@ -61,7 +61,7 @@ class SchemaCourier:
         # Equal MD5 ETags mean equal schemas. The bytes of the others are compared, once.
         doubtful = sorted(s for s in kept.keys() & there.keys() - self._there if not kept[s] or kept[s] != there[s])
         sent = self._transfer.copy_schemas(self._link.source.topics_dir, missing)
-        self._tally.add(Totals(schemas_sent=sent))
+        self._tally.add(RoundTotals(schemas_sent=sent))
         self._transfer.copy_schemas(self._link.source.topics_dir, doubtful)
         self._there |= kept.keys()
 

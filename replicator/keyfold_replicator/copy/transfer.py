@@ -24,9 +24,9 @@ from keyfold.errors import KeyfoldError, ObjectNotFound
 from keyfold.runtime.retry import Patience
 from keyfold.store.api import ObjectStore
 from keyfold.store.pacing import Pacer
-from keyfold_replicator.copy.copy_object import Carrier
+from keyfold_replicator.copy.copy_object import ObjectCopier
 from keyfold_replicator.copy.jobs import CopyJob, CopyResult, TransferStopped
-from keyfold_replicator.copy.memory_budget import Memory
+from keyfold_replicator.copy.memory_budget import CopyMemoryBudget
 
 DEFAULT_THREADS: Final = 16
 DEFAULT_MEMORY_BYTES: Final = 192 * 1024 * 1024
@@ -56,8 +56,8 @@ class Transfer:
             raise ValueError(f"at least one thread is needed, not {threads}")
         self._threads = threads
         self._stopping = threading.Event()
-        memory = Memory(memory_bytes, self._stopping)
-        self._carrier = Carrier(source, target, topics_dir, patience, memory, self._stopping, pacer=pacer)
+        memory = CopyMemoryBudget(memory_bytes, self._stopping)
+        self._carrier = ObjectCopier(source, target, topics_dir, patience, memory, self._stopping, pacer=pacer)
         self._pool = ThreadPoolExecutor(threads, "keyfold-copy")
 
     def __enter__(self) -> Self:

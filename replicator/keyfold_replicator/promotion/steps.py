@@ -52,7 +52,7 @@ AT_ONCE: Final = 8
 _CLAIMS_MAX: Final = 5
 
 
-class Step(StrEnum):
+class PromotionStep(StrEnum):
     """How far a partition is."""
 
     MISSING = "missing"  # the replica has received nothing yet: the first round will tell
@@ -63,7 +63,7 @@ class Step(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PromotionOutcome:
     """One partition: how far it is, where its log continues, and the error if it cannot proceed.
 
     `next_offset` is the end of the replica's log. At `received_at_ms`, a time of the replica's store, the source had no
@@ -72,7 +72,7 @@ class Outcome:
 
     topic: str
     partition: int
-    step: Step
+    step: PromotionStep
     next_offset: int = -1
     source_version: int = -1
     received_at_ms: int = -1
@@ -85,11 +85,11 @@ class Outcome:
     @property
     def is_fit(self) -> bool:
         """Whether nothing prevents the next step."""
-        return self.step is not Step.FAILED
+        return self.step is not PromotionStep.FAILED
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class PromotionContext:
     """Clock and randomness, and the names that the two sides have for each other.
 
     `name` is the replica's at the source; `old_name` will be that of the old source at the new one.
@@ -115,29 +115,29 @@ LastRound = Callable[[], "dict[tuple[str, int], str]"]
 class SwitchOver:
     """The promotion while both sides answer: nothing is lost."""
 
-    def __init__(self, source: Side, replica: Side, world: Surroundings, last_round: LastRound) -> None:
+    def __init__(self, source: Side, replica: Side, world: PromotionContext, last_round: LastRound) -> None:
         self._source = source
         self._replica = replica
         self._world = world
         self._last_round = last_round
 
-    def look(self, wanted: Iterable[tuple[str, int]]) -> list[Outcome]:
+    def look(self, wanted: Iterable[tuple[str, int]]) -> list[PromotionOutcome]:
         """Check every partition, without changing anything."""
         return _each(self._look_at, wanted)
 
-    def carry_out(self, looked: Sequence[Outcome]) -> list[Outcome]:
+    def carry_out(self, looked: Sequence[PromotionOutcome]) -> list[PromotionOutcome]:
         """Promote. If one partition cannot be fenced, none is promoted; fenced ones stay so until the next call."""
         fenced = _each(self._fence, looked)
         if not all(found.is_fit for found in fenced):
             return fenced
-        if all(found.step is Step.DONE for found in fenced):
+        if all(found.step is PromotionStep.DONE for found in fenced):
             return fenced
         return _each(self._promote, with_errors(fenced, self._last_round()))
 
-    def _look_at(self, wanted: tuple[str, int]) -> Outcome:
+    def _look_at(self, wanted: tuple[str, int]) -> PromotionOutcome:
         source, replica = self._load_source(*wanted), self._replica_log(*wanted).load()
         if replica is None:
-            return Outcome(*wanted, Step.MISSING)
+            return PromotionOutcome(*wanted, PromotionStep.MISSING)
         base = _outcome(wanted, replica.manifest)
         state = replica.manifest.replica
         if state is None:
@@ -151,14 +151,14 @@ class SwitchOver:
         if source.manifest.replica is None:
             return base
         if is_handed_over(source.manifest, self._replica.url):
-            return replace(base, step=Step.FENCED)
+            return replace(base, step=PromotionStep.FENCED)
         raise ReplicaDiverged(
             *wanted,
             f"the source is itself a replica, of {source.manifest.replica.source}",
             hint="promote the source first; this replica then follows it",
         )
 
-    def _found_promoted(self, base: Outcome, source: Manifest, replica: Manifest) -> Outcome:
+    def _found_promoted(self, base: PromotionOutcome, source: Manifest, replica: Manifest) -> PromotionOutcome:
         """Handle a log that is no replica (any more): was it this source's, and does the source know it?"""
         wanted = base.topic, base.partition
         follows = source.replica is not None and source.log_id == replica.log_id
@@ -170,10 +170,10 @@ class SwitchOver:
                 "the replica was promoted without the source, which still accepts writes",
                 hint=f"keyfold replica demote {self._source.url} --to-replica-of {self._replica.url} --dry-run",
             )
-        return replace(base, step=Step.DONE)
+        return replace(base, step=PromotionStep.DONE)
 
-    def _fence(self, found: Outcome) -> Outcome:
-        if found.step is not Step.READY:
+    def _fence(self, found: PromotionOutcome) -> PromotionOutcome:
+        if found.step is not PromotionStep.READY:
             return found
         place = self._source.place(found.topic, found.partition)
         replica = self._load_replica(found.topic, found.partition)
@@ -188,10 +188,10 @@ class SwitchOver:
             break
         if not is_handed_over(log.load().manifest, self._replica.url):
             raise ReplicaDiverged(found.topic, found.partition, "the source has become a replica of another log")
-        return replace(found, step=Step.FENCED)
+        return replace(found, step=PromotionStep.FENCED)
 
-    def _promote(self, found: Outcome) -> Outcome:
-        if found.step in {Step.DONE, Step.FAILED}:
+    def _promote(self, found: PromotionOutcome) -> PromotionOutcome:
+        if found.step in {PromotionStep.DONE, PromotionStep.FAILED}:
             return found
         log = self._replica_log(found.topic, found.partition)
         for tries_left in reversed(range(_CLAIMS_MAX)):
@@ -201,10 +201,10 @@ class SwitchOver:
                 source = self._load_source(found.topic, found.partition).manifest
                 made = session.promote(source)
             except (Fenced, CommitUnknown):
-                if not tries_left or self._look_at((found.topic, found.partition)).step is Step.DONE:
+                if not tries_left or self._look_at((found.topic, found.partition)).step is PromotionStep.DONE:
                     raise
                 continue
-            return replace(_outcome((found.topic, found.partition), made), step=Step.DONE, log_id=made.log_id)
+            return replace(_outcome((found.topic, found.partition), made), step=PromotionStep.DONE, log_id=made.log_id)
         raise AssertionError
 
     def _load_source(self, topic: str, partition: int) -> Pinned:
@@ -223,31 +223,33 @@ class SwitchOver:
 class FailOver:
     """The promotion while the source does not answer: the replica's state becomes the log."""
 
-    def __init__(self, replica: Side, world: Surroundings) -> None:
+    def __init__(self, replica: Side, world: PromotionContext) -> None:
         self._replica = replica
         self._world = world
 
-    def look(self, wanted: Iterable[tuple[str, int]]) -> list[Outcome]:
+    def look(self, wanted: Iterable[tuple[str, int]]) -> list[PromotionOutcome]:
         """Check every partition, without changing anything."""
         return _each(self._look_at, wanted)
 
-    def carry_out(self, looked: Sequence[Outcome]) -> list[Outcome]:
+    def carry_out(self, looked: Sequence[PromotionOutcome]) -> list[PromotionOutcome]:
         """Promote. An incomplete first copy cannot become a log, and stays as it is."""
         return _each(self._promote, looked)
 
-    def _look_at(self, wanted: tuple[str, int]) -> Outcome:
+    def _look_at(self, wanted: tuple[str, int]) -> PromotionOutcome:
         try:
             manifest = _load_replica(_replica_log(self._replica, *wanted, self._world), self._replica).manifest
         except FirstCopyUnfinished as error:
             place = f"{self._replica.url} {wanted[0]} --partition {wanted[1]}"
             hint = f"if the source is lost, `keyfold log repair {place} --from segments` makes a log of what was copied"
-            return Outcome(*wanted, Step.MISSING, error=error.message, hint=hint)
+            return PromotionOutcome(*wanted, PromotionStep.MISSING, error=error.message, hint=hint)
         if manifest.replica is None and not manifest.lineage:
             raise _own_log(wanted, self._replica)
-        return replace(_outcome(wanted, manifest), step=Step.READY if manifest.is_replica else Step.DONE)
+        return replace(
+            _outcome(wanted, manifest), step=PromotionStep.READY if manifest.is_replica else PromotionStep.DONE
+        )
 
-    def _promote(self, found: Outcome) -> Outcome:
-        if found.step in {Step.DONE, Step.MISSING}:
+    def _promote(self, found: PromotionOutcome) -> PromotionOutcome:
+        if found.step in {PromotionStep.DONE, PromotionStep.MISSING}:
             return found
         wanted = found.topic, found.partition
         log = _replica_log(self._replica, *wanted, self._world)
@@ -255,41 +257,41 @@ class FailOver:
             manifest = _load_replica(log, self._replica).manifest
             state = manifest.replica
             if state is None:
-                return replace(_outcome(wanted, manifest), step=Step.DONE, log_id=manifest.log_id)
+                return replace(_outcome(wanted, manifest), step=PromotionStep.DONE, log_id=manifest.log_id)
             try:
                 made = log.claim(manifest, name=state.name, source_url=state.source).promote()
             except (Fenced, CommitUnknown):
                 if not tries_left:
                     raise
                 continue
-            return replace(_outcome(wanted, made), step=Step.DONE, log_id=made.log_id)
+            return replace(_outcome(wanted, made), step=PromotionStep.DONE, log_id=made.log_id)
         raise AssertionError
 
 
 class Demotion:
     """Make an old source, whose replica was promoted without it, the replica of that log."""
 
-    def __init__(self, old: Side, new: Side, world: Surroundings, *, discard: bool) -> None:
+    def __init__(self, old: Side, new: Side, world: PromotionContext, *, discard: bool) -> None:
         self._old = old
         self._new = new
         self._world = world
         self._discard = discard
 
-    def look(self, wanted: Iterable[tuple[str, int]]) -> list[Outcome]:
+    def look(self, wanted: Iterable[tuple[str, int]]) -> list[PromotionOutcome]:
         """Check every partition and what would be lost, without changing anything."""
         return _each(self._look_at, wanted)
 
-    def carry_out(self, looked: Sequence[Outcome]) -> list[Outcome]:
+    def carry_out(self, looked: Sequence[PromotionOutcome]) -> list[PromotionOutcome]:
         """Demote."""
         return _each(self._demote, looked)
 
-    def _look_at(self, wanted: tuple[str, int]) -> Outcome:
+    def _look_at(self, wanted: tuple[str, int]) -> PromotionOutcome:
         old, new = self._load(self._old, wanted), self._load(self._new, wanted)
         base = _outcome(wanted, old.manifest)
         if old.manifest.replica is not None:
             followed = old.manifest.replica.source_log_id
             if followed == new.manifest.log_id or new.manifest.ancestor(followed) is not None:
-                return replace(base, step=Step.DONE)
+                return replace(base, step=PromotionStep.DONE)
         if new.manifest.is_replica:
             raise ReplicaDiverged(
                 *wanted,
@@ -300,8 +302,8 @@ class Demotion:
         demote_edit(new.manifest, self._following, discard=self._discard)(old.manifest, old.seen_ms)
         return base
 
-    def _demote(self, found: Outcome) -> Outcome:
-        if found.step is Step.DONE:
+    def _demote(self, found: PromotionOutcome) -> PromotionOutcome:
+        if found.step is PromotionStep.DONE:
             return found
         wanted = found.topic, found.partition
         new = self._load(self._new, wanted).manifest
@@ -310,13 +312,13 @@ class Demotion:
             try:
                 log.demote(new, name=self._following.name, source_url=self._following.source, discard=self._discard)
             except (CommitUnknown, IsReplica):
-                if self._look_at(wanted).step is Step.DONE:
+                if self._look_at(wanted).step is PromotionStep.DONE:
                     break
                 if not tries_left:
                     raise
                 continue
             break
-        return replace(_outcome(wanted, log.load().manifest), step=Step.DONE)
+        return replace(_outcome(wanted, log.load().manifest), step=PromotionStep.DONE)
 
     @property
     def _following(self) -> Following:
@@ -339,18 +341,18 @@ def is_handed_over(manifest: Manifest, replica_url: str) -> bool:
     return state is not None and state.source_log_id == manifest.log_id and state.source == replica_url
 
 
-def with_errors(outcomes: Iterable[Outcome], errors: Mapping[tuple[str, int], str]) -> list[Outcome]:
+def with_errors(outcomes: Iterable[PromotionOutcome], errors: Mapping[tuple[str, int], str]) -> list[PromotionOutcome]:
     """Mark partitions that the last round did not bring up to date as failed; finished ones stay."""
     everywhere = errors.get(EVERYTHING, "")
 
-    def judged(found: Outcome) -> Outcome:
+    def judged(found: PromotionOutcome) -> PromotionOutcome:
         error = everywhere or errors.get((found.topic, found.partition), "")
-        if found.step is Step.MISSING:
+        if found.step is PromotionStep.MISSING:
             error = error or "the replica has received nothing"
-        if not error or found.step is Step.DONE:
+        if not error or found.step is PromotionStep.DONE:
             return found
-        hint = _AGAIN if found.step is Step.FENCED else "nothing was changed"
-        return replace(found, step=Step.FAILED, error=error, hint=hint)
+        hint = _AGAIN if found.step is PromotionStep.FENCED else "nothing was changed"
+        return replace(found, step=PromotionStep.FAILED, error=error, hint=hint)
 
     return [judged(found) for found in outcomes]
 
@@ -358,10 +360,10 @@ def with_errors(outcomes: Iterable[Outcome], errors: Mapping[tuple[str, int], st
 _AGAIN: Final = "the source no longer accepts writes; run the same command again once the cause is gone"
 
 
-def _each(work: Callable[[T], Outcome], items: Iterable[T]) -> list[Outcome]:
+def _each(work: Callable[[T], PromotionOutcome], items: Iterable[T]) -> list[PromotionOutcome]:
     """Apply `work` to all items, some at once; an exception becomes the item's outcome."""
 
-    def tried(item: T) -> Outcome:
+    def tried(item: T) -> PromotionOutcome:
         try:
             return work(item)
         except KeyfoldError as error:
@@ -371,22 +373,22 @@ def _each(work: Callable[[T], Outcome], items: Iterable[T]) -> list[Outcome]:
         return list(pool.map(tried, items))
 
 
-def _failed(item: object, error: KeyfoldError) -> Outcome:
-    base = item if isinstance(item, Outcome) else None
+def _failed(item: object, error: KeyfoldError) -> PromotionOutcome:
+    base = item if isinstance(item, PromotionOutcome) else None
     if base is None:
         assert isinstance(item, tuple)
-        base = Outcome(item[0], item[1], Step.FAILED)
-    found = replace(base, step=Step.FAILED, error=error.message, hint=error.hint or "")
+        base = PromotionOutcome(item[0], item[1], PromotionStep.FAILED)
+    found = replace(base, step=PromotionStep.FAILED, error=error.message, hint=error.hint or "")
     if isinstance(error, ReplicaDiverged):
         found = replace(found, lost_from=error.lost_from, lost_to=error.lost_to)
     return found
 
 
-def _outcome(wanted: tuple[str, int], manifest: Manifest) -> Outcome:
+def _outcome(wanted: tuple[str, int], manifest: Manifest) -> PromotionOutcome:
     state = manifest.replica
-    return Outcome(
+    return PromotionOutcome(
         *wanted,
-        Step.READY,
+        PromotionStep.READY,
         next_offset=manifest.next_offset,
         source_version=-1 if state is None else state.source_version,
         received_at_ms=-1 if state is None else state.received_at_ms,
@@ -394,7 +396,7 @@ def _outcome(wanted: tuple[str, int], manifest: Manifest) -> Outcome:
     )
 
 
-def _replica_log(side: Side, topic: str, partition: int, world: Surroundings) -> ReplicaLog:
+def _replica_log(side: Side, topic: str, partition: int, world: PromotionContext) -> ReplicaLog:
     place = side.place(topic, partition)
     return ReplicaLog(side.store, place, clock=world.clock, random=world.another_random())
 

@@ -16,7 +16,7 @@ from keyfold.log import catalog
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.replicas.documents import Registration
-from keyfold.replicas.registry import NotRegistered, Registry
+from keyfold.replicas.registry import NotRegistered, ReplicaRegistry
 from keyfold.runtime.clock import Clock
 from keyfold_replicator.registry.link import Side
 
@@ -43,7 +43,7 @@ def drop_holds(source: Side, hold_name: str, clock: Clock, random: Random) -> li
 
 def drop_holds_if_removed(registration: Registration, source: Side, clock: Clock, random: Random) -> list[str]:
     """Do the same for a replica that was removed or moved. Raise also what reading the registration raises."""
-    registry = Registry(source.store, source.topics_dir, clock, Random(random.getrandbits(64)))
+    registry = ReplicaRegistry(source.store, source.topics_dir, clock, Random(random.getrandbits(64)))
     try:
         is_held = registry.load(registration.name).hold_name == registration.hold_name
     except NotRegistered:

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from keyfold.log.names import Place
 from keyfold.replicas.documents import Enablement
 from keyfold.store.api import ObjectStore
-from keyfold_replicator.state.retry import Retry
+from keyfold_replicator.state.retry import RoundBackoff
 
 HOUR_MS: Final = 3_600_000
 
@@ -53,7 +53,7 @@ class ReplicaSettings:
     discover_ms: int = 30_000
     pin_min_bytes: int = 64 * 1024 * 1024
     pin_ms: int = 600_000
-    retry: Retry = field(default_factory=Retry)
+    retry: RoundBackoff = field(default_factory=RoundBackoff)
     file_delete_delay_ms: int = HOUR_MS
     collect_ms: int = HOUR_MS
     patience_s: float = 30.0
@@ -65,7 +65,7 @@ def every_topic(_topic: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class DesiredReplication:
     """What the registration asks for: whether the replica is paused, and which topics it covers.
 
     `covers` raises `ConfigError` if it cannot decide in time. Its answer for a topic is cached.
@@ -75,10 +75,10 @@ class Orders:
     covers: Callable[[str], bool] = every_topic
 
 
-class Desk(Protocol):
+class ReplicaDocuments(Protocol):
     """Reads the documents of a replica. Calls go to the stores and raise what they raise."""
 
-    def orders(self) -> Orders | None:
+    def orders(self) -> DesiredReplication | None:
         """Return what the registration in the source bucket says; None if it was removed."""
 
     def enablement(self) -> Enablement:

@@ -19,14 +19,14 @@ from urllib.parse import urlsplit
 
 from keyfold.config.allowed_credentials import AllowedCredentials
 from keyfold.replicas.documents import Enablement, Registration
-from keyfold.replicas.registry import EnablementBook, NotRegistered, Registry
+from keyfold.replicas.registry import EnablementStore, NotRegistered, ReplicaRegistry
 from keyfold.runtime.clock import Clock
 from keyfold.store.api import ObjectStore
 from keyfold.store.location import OpenLocation, open_location
 from keyfold.store.pacing import Pacer
 from keyfold.store.s3 import S3Location
-from keyfold_replicator.registry.link import Link, Orders, ReplicaSettings, Side
-from keyfold_replicator.state.retry import Retry
+from keyfold_replicator.registry.link import DesiredReplication, Link, ReplicaSettings, Side
+from keyfold_replicator.state.retry import RoundBackoff
 
 # Changes that a running runner applies; all others need a new one.
 _ORDERS: Final = frozenset({"topics", "topics.regex"})
@@ -74,7 +74,7 @@ def settings(registration: Registration, base: ReplicaSettings = _DEFAULTS) -> R
     return replace(
         base,
         pin_min_bytes=options.pin_min_bytes,
-        retry=Retry(options.backoff_ms, options.backoff_max_ms),
+        retry=RoundBackoff(options.backoff_ms, options.backoff_max_ms),
         file_delete_delay_ms=options.file_delete_delay_ms,
     )
 
@@ -86,15 +86,15 @@ def close(store: ObjectStore) -> None:
         shut()
 
 
-class RegisteredDesk:
+class RegisteredDocuments:
     """The `Desk` of a registered replica."""
 
     def __init__(self, registration: Registration, source: Side, replica: Side, clock: Clock, random: Random) -> None:
         self._begun_with = registration
-        self._registry = Registry(source.store, source.topics_dir, clock, Random(random.getrandbits(64)))
-        self._book = EnablementBook(replica.store, replica.topics_dir, clock, Random(random.getrandbits(64)))
+        self._registry = ReplicaRegistry(source.store, source.topics_dir, clock, Random(random.getrandbits(64)))
+        self._book = EnablementStore(replica.store, replica.topics_dir, clock, Random(random.getrandbits(64)))
 
-    def orders(self) -> Orders | None:
+    def orders(self) -> DesiredReplication | None:
         """See `Desk.orders`; None also where the registration now stands for something else. One GET."""
         try:
             found = self._registry.load(self._begun_with.name)
@@ -102,7 +102,7 @@ class RegisteredDesk:
             return None
         if is_other(self._begun_with, found):
             return None
-        return Orders(found.is_paused, found.covers)
+        return DesiredReplication(found.is_paused, found.covers)
 
     def enablement(self) -> Enablement:
         """See `Desk.enablement`."""

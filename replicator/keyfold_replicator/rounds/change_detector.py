@@ -13,10 +13,10 @@ from keyfold.runtime.clock import Clock
 from keyfold.runtime.retry import Patience
 from keyfold_replicator.registry.link import Side
 
-REPLICA_LOOK_S: Final = 60.0
+REPLICA_CHECK_S: Final = 60.0
 
 
-class Glance:
+class ChangeDetector:
     """The ETags of one partition's manifests when both sides were equal."""
 
     def __init__(self, source: Side, replica: Side, topic: str, partition: int, patience: Patience) -> None:
@@ -33,7 +33,7 @@ class Glance:
     def settle(self, source_etag: str, replica_etag: str) -> None:
         """Note that both sides are equal under these ETags, and were both read."""
         self._etags = (source_etag, replica_etag)
-        self._replica_at_s = self._clock.monotonic_s() + REPLICA_LOOK_S
+        self._replica_at_s = self._clock.monotonic_s() + REPLICA_CHECK_S
 
     def committed(self, replica_etag: str) -> None:
         """Note that the replica has another ETag with the same content."""
@@ -56,7 +56,7 @@ class Glance:
         self.side = self._replica
         if self._etag(self._replica, self._replica_key) != self._etags[1]:
             return False
-        self._replica_at_s = self._clock.monotonic_s() + REPLICA_LOOK_S
+        self._replica_at_s = self._clock.monotonic_s() + REPLICA_CHECK_S
         return True
 
     def _etag(self, side: Side, key: str) -> str | None:

@@ -18,13 +18,13 @@ from keyfold_replicator.registry.link import Link, Side
 
 
 @dataclass(slots=True)
-class Speaking:
+class CurrentSide:
     """The side that a round is talking to, for errors that do not name it."""
 
     side: Side
 
 
-class Claim:
+class ReplicaClaim:
     """The claim on one partition. For one thread at a time."""
 
     def __init__(
@@ -32,7 +32,7 @@ class Claim:
         link: Link,
         topic: str,
         partition: int,
-        speaking: Speaking,
+        speaking: CurrentSide,
         *,
         clock: Clock,
         random: Random,

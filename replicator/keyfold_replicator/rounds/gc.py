@@ -22,7 +22,7 @@ from keyfold.log.replica_log import ReplicaLog, ReplicaSession
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS, ObjectStore
 
 
-def collect_replaced(store: ObjectStore, session: ReplicaSession, delay_ms: int) -> CollectedGarbage:
+def delete_replaced(store: ObjectStore, session: ReplicaSession, delay_ms: int) -> CollectedGarbage:
     """Delete what was replaced long enough ago. Raise `Fenced` if the claim was lost, and `StoreError`."""
     # A commit that only writes times, also that of the last commit; or the store's time is asked for.
     manifest = session.stamp() if _has_unstamped(session) else session.refresh()
@@ -35,7 +35,7 @@ def collect_replaced(store: ObjectStore, session: ReplicaSession, delay_ms: int)
     return CollectedGarbage(replaced=due)
 
 
-def collect_orphans(store: ObjectStore, session: ReplicaSession, source: PartitionLog) -> CollectedGarbage:
+def delete_orphans(store: ObjectStore, session: ReplicaSession, source: PartitionLog) -> CollectedGarbage:
     """Delete what no version of the source will name again. Raise `Fenced` if the claim was lost, and `StoreError`.
 
     No round of this session may be in progress.
@@ -59,7 +59,7 @@ def collect_orphans(store: ObjectStore, session: ReplicaSession, source: Partiti
     return CollectedGarbage(orphans=orphans, uploads=tuple(_name(u.key, place) for u in stale))
 
 
-def has_strays(store: ObjectStore, replica: ReplicaLog) -> bool:
+def may_have_orphans(store: ObjectStore, replica: ReplicaLog) -> bool:
     """Whether the folder seems to have objects that the replica's manifest does not name. Only a hint."""
     names = _listed(store, replica.place)
     is_uploading = next(iter(store.list_uploads(replica.place.folder)), None) is not None

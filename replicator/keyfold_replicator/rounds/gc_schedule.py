@@ -17,19 +17,19 @@ from keyfold.log.partition_log import PartitionLog
 from keyfold.log.replica_log import ReplicaSession
 from keyfold.runtime.clock import Clock
 from keyfold_replicator.registry.link import ReplicaSettings
-from keyfold_replicator.rounds.claim import Claim
-from keyfold_replicator.rounds.gc import collect_orphans, collect_replaced, due_in_ms, has_strays
-from keyfold_replicator.state.totals import Tally, Totals
+from keyfold_replicator.rounds.claim import ReplicaClaim
+from keyfold_replicator.rounds.gc import delete_orphans, delete_replaced, due_in_ms, may_have_orphans
+from keyfold_replicator.state.totals import RoundTotals, Tally
 
 AGAIN_S: Final = 60.0
 """Failed chores are retried after this time, whatever the partition's own backoff is."""
 
 
-class Chores:
+class GcSchedule:
     """The chores of one partition. For one thread at a time, and never while a round copies."""
 
     def __init__(
-        self, claim: Claim, source: PartitionLog, settings: ReplicaSettings, *, clock: Clock, tally: Tally
+        self, claim: ReplicaClaim, source: PartitionLog, settings: ReplicaSettings, *, clock: Clock, tally: Tally
     ) -> None:
         self._claim = claim
         self._source = source
@@ -76,13 +76,13 @@ class Chores:
 
     def _collect_replaced(self) -> None:
         session = self._session()
-        self._count(collect_replaced(self._claim.log.store, session, self._settings.file_delete_delay_ms))
+        self._count(delete_replaced(self._claim.log.store, session, self._settings.file_delete_delay_ms))
         assert session.pinned is not None
         self.expect(session.pinned)
 
     def _collect_orphans(self) -> None:
-        if self._claim.session is not None or has_strays(self._claim.log.store, self._claim.log):
-            self._count(collect_orphans(self._claim.log.store, self._session(), self._source))
+        if self._claim.session is not None or may_have_orphans(self._claim.log.store, self._claim.log):
+            self._count(delete_orphans(self._claim.log.store, self._session(), self._source))
         self._orphans_at_s = self._clock.monotonic_s() + self._settings.collect_ms / 1000
 
     def _session(self) -> ReplicaSession:
@@ -94,4 +94,4 @@ class Chores:
 
     def _count(self, swept: CollectedGarbage) -> None:
         orphans = len(swept.orphans) + len(swept.uploads)
-        self._tally.add(Totals(objects_deleted=len(swept.replaced), orphans_deleted=orphans))
+        self._tally.add(RoundTotals(objects_deleted=len(swept.replaced), orphans_deleted=orphans))

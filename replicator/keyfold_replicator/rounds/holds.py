@@ -16,7 +16,7 @@ from keyfold.log.commit import Pinned
 from keyfold.log.partition_log import PartitionLog
 
 
-class Pin:
+class SourceHold:
     """Pin the version `source`, and renew the pin every third of `pin_ms` while this context is open.
 
     `log` must be this pin's own, because another thread uses it. Leaving the context only ends the renewals. The

@@ -18,7 +18,7 @@ _NOTHING: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CopyPlan:
     """Jobs in the log's order, an index before its segment. The listing of `listed` objects has `left_out` of them."""
 
     jobs: tuple[CopyJob, ...]
@@ -36,12 +36,14 @@ class Plan:
         return frozenset(job.name for job in self.jobs)
 
 
-def plan(place: Place, source: Manifest, replica: Manifest | None, listed: Mapping[str, int] = _NOTHING) -> Plan:
+def copy_plan(
+    place: Place, source: Manifest, replica: Manifest | None, listed: Mapping[str, int] = _NOTHING
+) -> CopyPlan:
     """Return what the replica lacks of this version. `place` is the source's; `listed` has sizes at the replica."""
     there = frozenset[str]() if replica is None else replica.object_names()
     wanted = [job for entry in source.segments for job in _jobs(place, entry) if job.name not in there]
     jobs = tuple(job for job in wanted if listed.get(job.name) != job.size_bytes)
-    return Plan(jobs, len(wanted) - len(jobs), listed)
+    return CopyPlan(jobs, len(wanted) - len(jobs), listed)
 
 
 def _jobs(place: Place, entry: SegmentEntry) -> tuple[CopyJob, CopyJob]:

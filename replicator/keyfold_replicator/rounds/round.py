@@ -32,37 +32,37 @@ from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.replicas.documents import Enablement
 from keyfold.runtime.clock import Clock
-from keyfold_replicator.copy.jobs import TransferStopped, Way
-from keyfold_replicator.copy.schemas import SchemaCourier
+from keyfold_replicator.copy.jobs import CopyMethod, TransferStopped
+from keyfold_replicator.copy.schemas import SchemaCopier
 from keyfold_replicator.copy.transfer import Transfer
 from keyfold_replicator.registry.compaction_rule import refusal
 from keyfold_replicator.registry.link import Link, ReplicaSettings, Side
-from keyfold_replicator.rounds.change_detector import Glance
-from keyfold_replicator.rounds.claim import Claim, Speaking
-from keyfold_replicator.rounds.gc_schedule import Chores
-from keyfold_replicator.rounds.holds import Pin
-from keyfold_replicator.rounds.plan import Plan, plan
-from keyfold_replicator.rounds.slots import Turns
-from keyfold_replicator.state.totals import Tally, Totals
+from keyfold_replicator.rounds.change_detector import ChangeDetector
+from keyfold_replicator.rounds.claim import CurrentSide, ReplicaClaim
+from keyfold_replicator.rounds.gc_schedule import GcSchedule
+from keyfold_replicator.rounds.holds import SourceHold
+from keyfold_replicator.rounds.plan import CopyPlan, copy_plan
+from keyfold_replicator.rounds.slots import RoundSlots
+from keyfold_replicator.state.totals import RoundTotals, Tally
 
 LOST_PLANS_MAX: Final = 3
 """A round gives up after this many plans whose objects disappeared; with a pin it should not happen once."""
 
-CLAIM_LOOK_S: Final = 30.0
+CLAIM_CHECK_S: Final = 30.0
 """How often a copy checks whether another replicator has taken over."""
 
-DAMAGE_AGAIN_S: Final = 1800.0
+DAMAGE_RETRY_S: Final = 1800.0
 """A version with damaged objects is copied again after this time, or when the source has another version."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tools:
+class RoundResources:
     """What the rounds of all partitions share. `is_wanted` is called between objects; False interrupts a copy."""
 
-    turns: Turns
+    turns: RoundSlots
 
     transfer: Transfer
-    courier: SchemaCourier
+    courier: SchemaCopier
     tally: Tally
     enablement: Callable[[], Enablement]
     is_wanted: Callable[[], bool]
@@ -70,7 +70,7 @@ class Tools:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RoundProgress:
     """Both sides as a round knows them; `left_bytes` remain to be copied, -1 before that is known."""
 
     source: Pinned
@@ -78,39 +78,39 @@ class Seen:
     left_bytes: int = -1
 
 
-Watch = Callable[[Seen], None]
+ReportProgress = Callable[[RoundProgress], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RoundResult:
     """How a round ended. `seen` is None if nothing was new; `is_settled`: the source had nothing newer at the end.
 
     `chore_error`: the replica has everything, but garbage could not be deleted there.
     """
 
-    seen: Seen | None = None
+    seen: RoundProgress | None = None
     is_settled: bool = True
     chore_error: KeyfoldError | None = None
 
 
-class Rounds:
+class PartitionRounds:
     """One partition. For one thread at a time; the claim is kept from round to round."""
 
     def __init__(
-        self, link: Link, topic: str, partition: int, settings: ReplicaSettings, tools: Tools, random: Random
+        self, link: Link, topic: str, partition: int, settings: ReplicaSettings, tools: RoundResources, random: Random
     ) -> None:
         self._link = link
         self._settings = settings
         self._tools = tools
         self._random = random
-        self._speaking = Speaking(link.source)
+        self._speaking = CurrentSide(link.source)
         self._place = link.source.place(topic, partition)
         self._source = self._source_log()
-        self._claim = Claim(
+        self._claim = ReplicaClaim(
             link, topic, partition, self._speaking, clock=tools.clock, random=random, patience_s=settings.patience_s
         )
-        self._chores = Chores(self._claim, self._source, settings, clock=tools.clock, tally=tools.tally)
-        self._glance = Glance(link.source, link.replica, topic, partition, self._source.patience)
+        self._chores = GcSchedule(self._claim, self._source, settings, clock=tools.clock, tally=tools.tally)
+        self._glance = ChangeDetector(link.source, link.replica, topic, partition, self._source.patience)
         self._has_leftovers = True
         self._damage: tuple[str, float, Corrupt | None] = ("", 0.0, None)
 
@@ -124,7 +124,7 @@ class Rounds:
         """The partition, at the source."""
         return self._place
 
-    def round(self, watch: Watch = lambda _seen: None, *, resync: bool = False) -> Ended:
+    def round(self, watch: ReportProgress = lambda _seen: None, *, resync: bool = False) -> RoundResult:
         """Do one round. `watch` is told what was read, and how the copy proceeds.
 
         Raise `CompactionNotEnabled`, `ReplicaFormatTooOld`, `ResyncRequired`, `Fenced`, and what logs and stores raise;
@@ -133,9 +133,9 @@ class Rounds:
         with self._tools.turns.taken():
             return self._turn(watch, resync=resync)
 
-    def _turn(self, watch: Watch, *, resync: bool) -> Ended:
+    def _turn(self, watch: ReportProgress, *, resync: bool) -> RoundResult:
         self._require_wanted()
-        self._tools.tally.add(Totals(rounds=1))
+        self._tools.tally.add(RoundTotals(rounds=1))
         try:
             ended = self._round(watch, resync=resync)
         except BaseException as error:
@@ -148,14 +148,14 @@ class Rounds:
         self._claim.park()
         return ended
 
-    def _round(self, watch: Watch, *, resync: bool) -> Ended:
+    def _round(self, watch: ReportProgress, *, resync: bool) -> RoundResult:
         if not resync and self._is_unchanged():
-            return Ended()
+            return RoundResult()
         # The source is read last: what is there then is not older than what the replica had taken from it.
         replica = self._look_at_replica()
         source = self._load_source()
         if not _is_same(source.manifest, replica):
-            watch(Seen(source, replica))
+            watch(RoundProgress(source, replica))
             source = self._bring(source, replica, watch, resync=resync)
             replica = self._claim.held.manifest
         assert replica is not None
@@ -163,7 +163,7 @@ class Rounds:
         is_settled = _is_same(source.manifest, replica)
         if is_settled:
             self._glance.settle(source.etag, self._claim.etag)
-        return Ended(Seen(source, replica), is_settled)
+        return RoundResult(RoundProgress(source, replica), is_settled)
 
     # Looking
 
@@ -186,10 +186,10 @@ class Rounds:
 
     # Bringing
 
-    def _bring(self, source: Pinned, replica: Manifest | None, watch: Watch, *, resync: bool) -> Pinned:
+    def _bring(self, source: Pinned, replica: Manifest | None, watch: ReportProgress, *, resync: bool) -> Pinned:
         """Bring the replica up to date; return the source's version that it then has."""
         lost = 0
-        pin: Pin | None = None
+        pin: SourceHold | None = None
         while True:
             self._admit(source.manifest, replica, resync=resync)
             if self._claim.session is None:
@@ -211,7 +211,7 @@ class Rounds:
                 source, pin = self._plan_again(error, lost), None
                 continue
             except Corrupt as error:
-                self._damage = (source.etag, self._now_s() + DAMAGE_AGAIN_S, error)
+                self._damage = (source.etag, self._now_s() + DAMAGE_RETRY_S, error)
                 raise
             return self._commit(source, resync=resync)
 
@@ -238,24 +238,24 @@ class Rounds:
         self._chores.claimed()
         return session.manifest
 
-    def _plan(self, source: Manifest) -> Plan:
+    def _plan(self, source: Manifest) -> CopyPlan:
         there = self._claim.held.manifest
-        found = plan(self._place, source, there)
+        found = copy_plan(self._place, source, there)
         if not found.jobs or not self._has_leftovers:
             return found
         self._speaking.side = self._link.replica
-        found = plan(self._place, source, there, self._claim.log.listed())
-        self._tools.tally.add(Totals(objects_found=found.left_out))
+        found = copy_plan(self._place, source, there, self._claim.log.listed())
+        self._tools.tally.add(RoundTotals(objects_found=found.left_out))
         return found
 
-    def _pin(self, source: Pinned) -> Pin:
+    def _pin(self, source: Pinned) -> SourceHold:
         self._speaking.side = self._link.source
-        self._tools.tally.add(Totals(pins=1))
-        return Pin(self._source_log(), self._link.hold_name, source, self._settings.pin_ms)
+        self._tools.tally.add(RoundTotals(pins=1))
+        return SourceHold(self._source_log(), self._link.hold_name, source, self._settings.pin_ms)
 
-    def _copy(self, found: Plan, source: Pinned, pin: Pin | None, watch: Watch) -> None:
+    def _copy(self, found: CopyPlan, source: Pinned, pin: SourceHold | None, watch: ReportProgress) -> None:
         left_bytes = found.size_bytes
-        watch(Seen(source, self._claim.held.manifest, left_bytes))
+        watch(RoundProgress(source, self._claim.held.manifest, left_bytes))
         if not found.jobs:
             return
         self._speaking.side = self._link.replica
@@ -267,15 +267,15 @@ class Rounds:
         with pin:
             self._send(found, source, watch)
 
-    def _send(self, found: Plan, source: Pinned, watch: Watch) -> None:
+    def _send(self, found: CopyPlan, source: Pinned, watch: ReportProgress) -> None:
         left_bytes, looked_at_s = found.size_bytes, self._now_s()
         with self._tools.turns.given_up(), closing(self._tools.transfer.copy(found.jobs)) as results:
             for result in results:
                 self._tools.tally.add(_counted(result.way, result.sent_bytes, result.job.size_bytes))
                 left_bytes -= result.job.size_bytes
-                watch(Seen(source, self._claim.held.manifest, left_bytes))
+                watch(RoundProgress(source, self._claim.held.manifest, left_bytes))
                 self._require_wanted()
-                if self._now_s() >= looked_at_s + CLAIM_LOOK_S:
+                if self._now_s() >= looked_at_s + CLAIM_CHECK_S:
                     looked_at_s = self._now_s()
                     self._claim.require()
 
@@ -285,7 +285,7 @@ class Rounds:
 
     def _plan_again(self, error: ObjectNotFound, lost: int) -> Pinned:
         """Return the source as it is now, after an object disappeared before its copy, if that explains it."""
-        self._tools.tally.add(Totals(plans_repeated=1))
+        self._tools.tally.add(RoundTotals(plans_repeated=1))
         self._has_leftovers = True
         source = self._load_source()
         name = error.key.removeprefix(self._place.folder)
@@ -307,7 +307,7 @@ class Rounds:
         self._claim.drop()
         session.mirror(source.manifest, resync=resync)
         self._claim.session = session
-        self._tools.tally.add(Totals(commits=1))
+        self._tools.tally.add(RoundTotals(commits=1))
         self._has_leftovers = False
         assert session.pinned is not None
         self._chores.expect(session.pinned)
@@ -344,9 +344,9 @@ def _is_same(source: Manifest, replica: Manifest | None) -> bool:
     return replica is not None and same_content(source, replica)
 
 
-def _counted(way: Way, sent_bytes: int, size_bytes: int) -> Totals:
-    if way is Way.SENT:
-        return Totals(objects_sent=1, sent_bytes=sent_bytes)
-    if way is Way.COPIED_BY_STORE:
-        return Totals(objects_copied=1, copied_bytes=size_bytes)
-    return Totals(objects_found=1)
+def _counted(way: CopyMethod, sent_bytes: int, size_bytes: int) -> RoundTotals:
+    if way is CopyMethod.SENT:
+        return RoundTotals(objects_sent=1, sent_bytes=sent_bytes)
+    if way is CopyMethod.COPIED_BY_STORE:
+        return RoundTotals(objects_copied=1, copied_bytes=size_bytes)
+    return RoundTotals(objects_found=1)

@@ -21,14 +21,14 @@ from keyfold.log.names import Place
 from keyfold.replicas.documents import Enablement
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.retry import Patience
-from keyfold_replicator.copy.schemas import SchemaCourier
+from keyfold_replicator.copy.schemas import SchemaCopier
 from keyfold_replicator.copy.transfer import Transfer
-from keyfold_replicator.registry.link import Desk, Link, Orders, ReplicaSettings
-from keyfold_replicator.rounds.round import Rounds, Tools
-from keyfold_replicator.rounds.slots import Turns
-from keyfold_replicator.rounds.state_table import Board
-from keyfold_replicator.rounds.worker import Worker
-from keyfold_replicator.state.states import PartitionState, State
+from keyfold_replicator.registry.link import DesiredReplication, Link, ReplicaDocuments, ReplicaSettings
+from keyfold_replicator.rounds.round import PartitionRounds, RoundResources
+from keyfold_replicator.rounds.slots import RoundSlots
+from keyfold_replicator.rounds.state_table import StateTable
+from keyfold_replicator.rounds.worker import PartitionWorker
+from keyfold_replicator.state.states import PartitionState, SyncState
 from keyfold_replicator.state.totals import Tally
 
 Publish = Callable[[Sequence[PartitionState]], None]
@@ -60,10 +60,10 @@ RUNNER_TIMINGS: Final = RunnerTimings()
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class RegistrationCheck:
     """Result of a look beside the rounds; None for what was not read, or could not be."""
 
-    orders: Orders | None = None
+    orders: DesiredReplication | None = None
     is_gone: bool = False
     places: frozenset[Place] | None = None
     enablement: Enablement | None = None
@@ -80,7 +80,7 @@ class RunSummary:
     @property
     def is_in_sync(self) -> bool:
         """Whether nothing is left to copy."""
-        return not self.error and all(s.state is State.IN_SYNC for s in self.states)
+        return not self.error and all(s.state is SyncState.IN_SYNC for s in self.states)
 
     @property
     def failed(self) -> tuple[PartitionState, ...]:
@@ -98,7 +98,7 @@ class Runner:
     def __init__(
         self,
         link: Link,
-        desk: Desk,
+        desk: ReplicaDocuments,
         settings: ReplicaSettings,
         *,
         clock: Clock,
@@ -118,13 +118,15 @@ class Runner:
         self._publish_states = publish
         self.tally = Tally() if tally is None else tally
         self._patience = Patience(clock, Random(random.getrandbits(64)), patience_s=settings.patience_s)
-        self._board = Board()
-        self._enablement = _Kept(desk.enablement, clock, timings.enablement_kept_s)
-        courier = SchemaCourier(link, self._transfer, self.tally, self._patience)
-        turns = Turns(settings.threads)
-        self._tools = Tools(turns, self._transfer, courier, self.tally, self._enablement.read, self._is_wanted, clock)
-        self._workers: dict[Place, Worker] = {}
-        self._orders: Orders | None = None
+        self._board = StateTable()
+        self._enablement = _CachedEnablement(desk.enablement, clock, timings.enablement_kept_s)
+        courier = SchemaCopier(link, self._transfer, self.tally, self._patience)
+        turns = RoundSlots(settings.threads)
+        self._tools = RoundResources(
+            turns, self._transfer, courier, self.tally, self._enablement.read, self._is_wanted, clock
+        )
+        self._workers: dict[Place, PartitionWorker] = {}
+        self._orders: DesiredReplication | None = None
         self._is_closed = False
         self._listed: frozenset[Place] = frozenset()
         self._enablement_seen: Enablement | None = None
@@ -179,7 +181,7 @@ class Runner:
         self._publish()
         return RunSummary(tuple(s for s in self.states() if s.place in chosen))
 
-    def _run_all(self, workers: Sequence[Worker], should_stop: Callable[[], bool], *, resync: bool) -> None:
+    def _run_all(self, workers: Sequence[PartitionWorker], should_stop: Callable[[], bool], *, resync: bool) -> None:
         if not workers:
             return
         pool = self._pool(len(workers))
@@ -203,7 +205,7 @@ class Runner:
         pool = self._pool()
         # A thread of its own: the registration is read however long rounds take.
         lookout = ThreadPoolExecutor(1, "keyfold-replica-look")
-        looking: Future[Looked] | None = None
+        looking: Future[RegistrationCheck] | None = None
         try:
             while not stop.is_set():
                 for place in [p for p, future in under_way.items() if future.done()]:
@@ -227,7 +229,7 @@ class Runner:
             self._publish()
         _require_no_defect(under_way.values())
 
-    def _look(self) -> Looked:
+    def _look(self) -> RegistrationCheck:
         """Read the registration and list the partitions; None for what cannot be read, or need not be now."""
         try:
             orders = self._desk.orders()
@@ -236,12 +238,12 @@ class Runner:
                     orders.covers(topic)  # a slow expression times out here, and never in the loop
         except KeyfoldError as error:
             log.warning("reading the registration failed", replica=self._link.name, error=str(error))
-            return Looked()
+            return RegistrationCheck()
         if orders is None or orders.paused:
-            return Looked(orders, is_gone=orders is None)
-        return Looked(orders, places=self._listed_if_due(orders), enablement=self._enablement_if_missed())
+            return RegistrationCheck(orders, is_gone=orders is None)
+        return RegistrationCheck(orders, places=self._listed_if_due(orders), enablement=self._enablement_if_missed())
 
-    def _listed_if_due(self, orders: Orders) -> frozenset[Place] | None:
+    def _listed_if_due(self, orders: DesiredReplication) -> frozenset[Place] | None:
         now_s = self._clock.monotonic_s()
         if now_s < self._listed_at_s + self._settings.discover_ms / 1000:
             return None
@@ -262,7 +264,7 @@ class Runner:
         except KeyfoldError:
             return None  # the rounds say so
 
-    def _follow(self, looked: Looked) -> bool:
+    def _follow(self, looked: RegistrationCheck) -> bool:
         """Apply what was found. Return False if the replica is no longer registered."""
         if looked.is_gone:
             return False
@@ -283,7 +285,7 @@ class Runner:
                 worker.due_at_s = self._clock.monotonic_s()
         return True
 
-    def _due(self, under_way: dict[Place, Future[None]]) -> list[tuple[Place, Worker]]:
+    def _due(self, under_way: dict[Place, Future[None]]) -> list[tuple[Place, PartitionWorker]]:
         if self._orders is None or self._orders.paused:
             return []
         now_s = self._clock.monotonic_s()
@@ -302,7 +304,7 @@ class Runner:
 
     # Both
 
-    def _list(self, orders: Orders) -> frozenset[Place]:
+    def _list(self, orders: DesiredReplication) -> frozenset[Place]:
         source = self._link.source
         return frozenset(
             source.place(topic, partition)
@@ -317,12 +319,12 @@ class Runner:
             self._workers[place] = self._worker(place.topic, place.partition)
             self._board.change(place, lambda state: state)
 
-    def _worker(self, topic: str, partition: int) -> Worker:
+    def _worker(self, topic: str, partition: int) -> PartitionWorker:
         def dice() -> Random:
             return Random(self._random.getrandbits(64))
 
-        rounds = Rounds(self._link, topic, partition, self._settings, self._tools, dice())
-        return Worker(
+        rounds = PartitionRounds(self._link, topic, partition, self._settings, self._tools, dice())
+        return PartitionWorker(
             rounds,
             self._board,
             self._settings,
@@ -333,7 +335,7 @@ class Runner:
         )
 
     def _pool(self, at_most: int = 1 << 30) -> ThreadPoolExecutor:
-        """Return threads for rounds; many of them may wait for their copies (`Turns`)."""
+        """Return threads for rounds; many of them may wait for their copies (`RoundSlots`)."""
         return ThreadPoolExecutor(min(ROUNDS_PER_THREAD * self._settings.threads, at_most), "keyfold-replica")
 
     def _end(self, pool: ThreadPoolExecutor, *, is_cut_short: bool) -> None:
@@ -347,7 +349,7 @@ class Runner:
 
     def _pause(self) -> None:
         for state in self.states():
-            self._board.change(state.place, lambda s: replace(s, state=State.PAUSED))
+            self._board.change(state.place, lambda s: replace(s, state=SyncState.PAUSED))
 
     def _publish_if_changed(self) -> None:
         now_s = self._clock.monotonic_s()
@@ -378,7 +380,7 @@ def _transfer(link: Link, settings: ReplicaSettings, clock: Clock, random: Rando
     )
 
 
-class _Kept:
+class _CachedEnablement:
     """The replica's permissions, read once for all partitions that ask within `kept_s`."""
 
     def __init__(self, read: Callable[[], Enablement], clock: Clock, kept_s: float) -> None:

@@ -24,7 +24,7 @@ import structlog
 from keyfold.config.allowed_credentials import AllowedCredentials
 from keyfold.errors import ConditionsIgnored, KeyfoldError
 from keyfold.replicas.documents import Registration
-from keyfold.replicas.registry import NotRegistered, Registry
+from keyfold.replicas.registry import NotRegistered, ReplicaRegistry
 from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.health import Vitals
@@ -32,9 +32,9 @@ from keyfold.store.location import OpenLocation, open_location
 from keyfold.store.pacing import Pacer
 from keyfold.store.probe import PATIENCE_IN_A_LOOP_S, probe
 from keyfold_replicator.registry.holds import drop_holds_if_removed
-from keyfold_replicator.registry.link import Desk, Link, ReplicaSettings, Side
+from keyfold_replicator.registry.link import Link, ReplicaDocuments, ReplicaSettings, Side
 from keyfold_replicator.registry.opening import (
-    RegisteredDesk,
+    RegisteredDocuments,
     close,
     link,
     replica_side,
@@ -45,15 +45,15 @@ from keyfold_replicator.state.states import PartitionState
 from keyfold_replicator.state.totals import Tally
 from keyfold_replicator.status.status_report import StatusWriter
 
-LOOK_S: Final = 5.0
-OPEN_AGAIN: Final = Backoff(first_ms=1_000, cap_ms=60_000)
-REQUESTS_IN_VAIN: Final = 8
+LIST_INTERVAL_S: Final = 5.0
+REOPEN_BACKOFF: Final = Backoff(first_ms=1_000, cap_ms=60_000)
+FAILING_REQUESTS_MAX: Final = 8
 """Maximum number of failing requests in a row, each retried for `patience_s`, between two signs of life."""
 
 log = structlog.get_logger(__name__)
 
 
-class Watch(Protocol):
+class ReplicationObserver(Protocol):
     """An observer of the replicas of a process, such as the metrics."""
 
     def begin(self, name: str) -> Tally:
@@ -66,23 +66,23 @@ class Watch(Protocol):
         """The replica was removed."""
 
 
-class NoWatch:
+class NoObserver:
     """An observer that does nothing."""
 
     def begin(self, name: str) -> Tally:
-        """See `Watch.begin`."""
+        """See `ReplicationObserver.begin`."""
         del name
         return Tally()
 
     def publish(self, name: str, states: Sequence[PartitionState]) -> None:
-        """See `Watch.publish`."""
+        """See `ReplicationObserver.publish`."""
 
     def end(self, name: str) -> None:
-        """See `Watch.end`."""
+        """See `ReplicationObserver.end`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class ReplicationContext:
     """What a process needs to replicate.
 
     `holder` names the process in the status of the replicas. `allowed` says which credentials registrations may name. A
@@ -98,7 +98,7 @@ class Means:
     pacer: Pacer | None = None
     allowed: AllowedCredentials = field(default_factory=AllowedCredentials)
     timings: RunnerTimings = RUNNER_TIMINGS
-    open_again: Backoff = OPEN_AGAIN
+    open_again: Backoff = REOPEN_BACKOFF
 
     def dice(self) -> Random:
         """Return a source of randomness for one part of the process."""
@@ -106,7 +106,7 @@ class Means:
 
 
 @dataclass(frozen=True, slots=True)
-class Narrowed:
+class RoundSelection:
     """What a run is limited to, and whether it accepts that removed tombstones were never received (`resync`)."""
 
     topic: str | None = None
@@ -114,12 +114,12 @@ class Narrowed:
     resync: bool = False
 
 
-EVERYTHING: Final = Narrowed()
+EVERYTHING: Final = RoundSelection()
 
 
 def quiet_max_s(settings: ReplicaSettings) -> float:
     """Return how long a working loop may give no sign of life."""
-    return RUNNER_TIMINGS.publish_anyway_s + REQUESTS_IN_VAIN * settings.patience_s
+    return RUNNER_TIMINGS.publish_anyway_s + FAILING_REQUESTS_MAX * settings.patience_s
 
 
 class Replication:
@@ -128,24 +128,24 @@ class Replication:
     def __init__(
         self,
         source: Side,
-        means: Means,
+        means: ReplicationContext,
         names: Sequence[str] = (),
         *,
-        watch: Watch | None = None,
+        watch: ReplicationObserver | None = None,
         vitals: Vitals | None = None,
-        look_s: float = LOOK_S,
+        look_s: float = LIST_INTERVAL_S,
     ) -> None:
         self._vitals = vitals or Vitals(means.clock, quiet_max_s(means.settings))
         self._source = source
         self._means = means
         self._names = frozenset(names)
-        self._watch: Watch = watch or NoWatch()
+        self._watch: ReplicationObserver = watch or NoObserver()
         self._look_s = look_s
         self._proven: set[str] = set()
-        self._registry = Registry(source.store, source.topics_dir, means.clock, means.dice())
+        self._registry = ReplicaRegistry(source.store, source.topics_dir, means.clock, means.dice())
 
     def once(
-        self, should_stop: Callable[[], bool] = lambda: False, narrowed: Narrowed = EVERYTHING
+        self, should_stop: Callable[[], bool] = lambda: False, narrowed: RoundSelection = EVERYTHING
     ) -> dict[str, RunSummary]:
         """Do one round of every partition of all replicas, in parallel. Raise what listing the registrations raises."""
         self._vitals.begun()
@@ -214,7 +214,7 @@ class Replication:
         finally:
             self._vitals.over(_part(name))
 
-    def _once(self, name: str, should_stop: Callable[[], bool], narrowed: Narrowed) -> RunSummary:
+    def _once(self, name: str, should_stop: Callable[[], bool], narrowed: RoundSelection) -> RunSummary:
         try:
             registration = self._registry.load(name)
             with self._opened(registration) as (runner, writer):
@@ -259,7 +259,7 @@ class Replication:
             raise
         try:
             self._prove(registration, replica)
-            desk = RegisteredDesk(registration, source, replica, means.clock, means.dice())
+            desk = RegisteredDocuments(registration, source, replica, means.clock, means.dice())
             with runner_of(link(registration, source, replica), desk, going_by, means, tally, publish) as runner:
                 yield runner, writer
         finally:
@@ -289,7 +289,7 @@ def _part(name: str) -> str:
     return f"replica {name}"
 
 
-def open_replica(registration: Registration, means: Means) -> Side:
+def open_replica(registration: Registration, means: ReplicationContext) -> Side:
     """Open the replica's side, with connections for all threads."""
     return replica_side(
         registration,
@@ -303,9 +303,9 @@ def open_replica(registration: Registration, means: Means) -> Side:
 
 def runner_of(
     between: Link,
-    desk: Desk,
+    desk: ReplicaDocuments,
     going_by: ReplicaSettings,
-    means: Means,
+    means: ReplicationContext,
     tally: Tally | None = None,
     publish: Publish = lambda _states: None,
 ) -> Runner:

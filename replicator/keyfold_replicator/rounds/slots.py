@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Turns:
+class RoundSlots:
     """A semaphore of `count` slots. Thread-safe."""
 
     def __init__(self, count: int) -> None:

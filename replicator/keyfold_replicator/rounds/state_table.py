@@ -14,7 +14,7 @@ from keyfold.log.names import Place
 from keyfold_replicator.state.states import NEVER_MS, PartitionState
 
 
-class Board:
+class StateTable:
     """States by partition. Thread-safe."""
 
     def __init__(self) -> None:

@@ -16,24 +16,24 @@ from keyfold.log.manifest import UNSTAMPED
 from keyfold.runtime.clock import Clock
 from keyfold_replicator.copy.jobs import TransferStopped
 from keyfold_replicator.registry.link import ReplicaSettings
-from keyfold_replicator.rounds.round import Ended, Rounds, Seen
-from keyfold_replicator.rounds.state_table import Board
+from keyfold_replicator.rounds.round import PartitionRounds, RoundProgress, RoundResult
+from keyfold_replicator.rounds.state_table import StateTable
 from keyfold_replicator.state.figures import figures
-from keyfold_replicator.state.states import PartitionState, State, Trouble, trouble
-from keyfold_replicator.state.totals import Tally, Totals
+from keyfold_replicator.state.states import PartitionState, RoundFailure, SyncState, failure_of
+from keyfold_replicator.state.totals import RoundTotals, Tally
 
 ROUNDS_IN_A_ROW: Final = 4
 
 log = structlog.get_logger(__name__)
 
 
-class Worker:
+class PartitionWorker:
     """One partition of a `Runner`. For one thread at a time."""
 
     def __init__(
         self,
-        rounds: Rounds,
-        board: Board,
+        rounds: PartitionRounds,
+        board: StateTable,
         settings: ReplicaSettings,
         *,
         hold_name: str,
@@ -71,20 +71,20 @@ class Worker:
             if ended.is_settled:
                 return
 
-    def _watch(self, seen: Seen) -> None:
+    def _watch(self, seen: RoundProgress) -> None:
         """Publish a round in progress: its figures, and how much of it is left."""
         is_copying = seen.left_bytes >= 0
         self._figure(seen)
 
         def change(state: PartitionState) -> PartitionState:
             if not is_copying:
-                return state if state.has_failed else replace(state, state=State.PENDING)
+                return state if state.has_failed else replace(state, state=SyncState.PENDING)
             pending = replace(state.pending, bytes=seen.left_bytes)
-            return replace(state, state=State.COPYING, pending=pending)
+            return replace(state, state=SyncState.COPYING, pending=pending)
 
         self._board.change(self._rounds.place, change)
 
-    def _figure(self, seen: Seen) -> None:
+    def _figure(self, seen: RoundProgress) -> None:
         source, replica = seen.source.manifest, seen.replica
         key = f"{seen.source.etag} {0 if replica is None else replica.version}"
         if key == self._figured_etag:
@@ -107,7 +107,7 @@ class Worker:
 
         self._board.change(self._rounds.place, change)
 
-    def _succeeded(self, ended: Ended) -> None:
+    def _succeeded(self, ended: RoundResult) -> None:
         if ended.seen is not None:
             self._figure(ended.seen)
         wait_ms = self._settings.poll_ms if ended.is_settled else 0
@@ -118,15 +118,15 @@ class Worker:
             self._rounds.place, lambda state: state.succeeded(now_ms=now_ms, next_attempt_ms=now_ms + wait_ms)
         )
         if not ended.is_settled:
-            self._board.change(self._rounds.place, lambda state: replace(state, state=State.PENDING))
+            self._board.change(self._rounds.place, lambda state: replace(state, state=SyncState.PENDING))
         if before.has_failed:
             log.info("replication resumed", place=str(after.place), after=before.code, attempts=before.attempts)
         if ended.chore_error is not None:
-            self._in_sync_but(trouble(ended.chore_error, self._rounds.side.host))
+            self._in_sync_but(failure_of(ended.chore_error, self._rounds.side.host))
 
-    def _in_sync_but(self, found: Trouble) -> None:
+    def _in_sync_but(self, found: RoundFailure) -> None:
         """Publish an error although the replica has everything: garbage there could not be deleted."""
-        self._tally.add(Totals(failures={found.code: 1}))
+        self._tally.add(RoundTotals(failures={found.code: 1}))
         log.warning("deletion at replica failed", place=str(self._rounds.place), code=found.code, error=found.message)
         self._board.change(
             self._rounds.place,
@@ -135,11 +135,11 @@ class Worker:
 
     def _stopped(self) -> None:
         """Publish that the process is stopping. Nothing is wrong; the next process finds what was copied."""
-        self._board.change(self._rounds.place, lambda state: replace(state, state=State.PENDING))
+        self._board.change(self._rounds.place, lambda state: replace(state, state=SyncState.PENDING))
 
     def _failed(self, error: Exception) -> None:
-        found = trouble(error, self._rounds.side.host)
-        self._tally.add(Totals(failures={found.code: 1}))
+        found = failure_of(error, self._rounds.side.host)
+        self._tally.add(RoundTotals(failures={found.code: 1}))
         before = self.state
         backoff_ms = self._settings.retry.backoff_ms(before.attempts + 1, found, self._random)
         self.due_at_s = self._clock.monotonic_s() + backoff_ms / 1000

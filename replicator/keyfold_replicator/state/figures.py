@@ -63,7 +63,7 @@ class Lag:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class ReplicaFigures:
     """Pending and lag. With `is_by_cursor` the replica did not answer, and rewrites by passes are not included."""
 
     pending: Pending = Pending()
@@ -71,7 +71,7 @@ class Figures:
     is_by_cursor: bool = False
 
 
-def figures(source: Pinned, replica: Manifest | None, *, received_at_ms: int = UNSTAMPED) -> Figures:
+def figures(source: Pinned, replica: Manifest | None, *, received_at_ms: int = UNSTAMPED) -> ReplicaFigures:
     """Compute the figures from the manifests of both sides; None: nothing was committed at the replica yet.
 
     `received_at_ms` is when the cursor at the source last moved (store time there), -1 if there is none.
@@ -87,16 +87,18 @@ def figures(source: Pinned, replica: Manifest | None, *, received_at_ms: int = U
         *_appended(source, received_to, received_at_ms),
         *(_known(r.unlinked_at_ms, source) for r in manifest.replaced if r.name in there),
     ]
-    return Figures(_pending(missing, there, received_to), _lag(source, received_to, since_ms))
+    return ReplicaFigures(_pending(missing, there, received_to), _lag(source, received_to, since_ms))
 
 
-def figures_by_cursor(source: Pinned, received_to: int, *, received_at_ms: int = UNSTAMPED) -> Figures:
+def figures_by_cursor(source: Pinned, received_to: int, *, received_at_ms: int = UNSTAMPED) -> ReplicaFigures:
     """Compute the figures from the source alone: `received_to` is its cursor, -1 if nothing was received yet."""
     manifest = source.manifest
     received_to = manifest.log_start_offset if received_to == NO_OFFSET else received_to
     missing = [s for s in manifest.segments if s.last_offset >= received_to]
     since_ms = _appended(source, received_to, received_at_ms)
-    return Figures(_pending(missing, frozenset(), received_to), _lag(source, received_to, since_ms), is_by_cursor=True)
+    return ReplicaFigures(
+        _pending(missing, frozenset(), received_to), _lag(source, received_to, since_ms), is_by_cursor=True
+    )
 
 
 def _pending(missing: Iterable[SegmentEntry], there: frozenset[str], received_to: int) -> Pending:

@@ -40,7 +40,7 @@ from keyfold_replicator.state.figures import Lag, Pending
 NEVER_MS: Final = -1
 
 
-class State(StrEnum):
+class SyncState(StrEnum):
     """The states; see the module's documentation."""
 
     IN_SYNC = "in-sync"
@@ -53,13 +53,13 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class RoundFailure:
     """Why a round failed: a `code` that does not change between releases, the `host` that it is about, and a hint.
 
     `state` is the partition's resulting state.
     """
 
-    state: State
+    state: SyncState
     code: str
     host: str
     message: str
@@ -76,7 +76,7 @@ class PartitionState:
     """
 
     place: Place
-    state: State = State.PENDING
+    state: SyncState = SyncState.PENDING
     code: str = ""
     host: str = ""
     message: str = ""
@@ -98,15 +98,15 @@ class PartitionState:
         """Whether the last round ended with an error."""
         return bool(self.code)
 
-    def failed(self, trouble: Trouble, *, now_ms: int, backoff_ms: int) -> PartitionState:
+    def failed(self, failure_of: RoundFailure, *, now_ms: int, backoff_ms: int) -> PartitionState:
         """Return the state after a failed round."""
         return replace(
             self,
-            state=trouble.state,
-            code=trouble.code,
-            host=trouble.host,
-            message=trouble.message,
-            hint=trouble.hint,
+            state=failure_of.state,
+            code=failure_of.code,
+            host=failure_of.host,
+            message=failure_of.message,
+            hint=failure_of.hint,
             attempts=self.attempts + 1,
             backoff_ms=backoff_ms,
             last_attempt_ms=now_ms,
@@ -117,7 +117,7 @@ class PartitionState:
         """Return the state after a round that left nothing to send."""
         return replace(
             self,
-            state=State.IN_SYNC,
+            state=SyncState.IN_SYNC,
             code="",
             host="",
             message="",
@@ -172,8 +172,8 @@ class PartitionState:
         pending = {name: found[key] for key, name in _PENDING.items() if key in found}
         lag = {name: found[key] for key, name in _LAG.items() if key in found}
         place = Place(topics_dir, str(found["topic"]), int(found["partition"]))
-        known = found.get("state") in {s.value for s in State}
-        state = State(found["state"]) if known else State.PENDING
+        known = found.get("state") in {s.value for s in SyncState}
+        state = SyncState(found["state"]) if known else SyncState.PENDING
         return PartitionState(place, state, pending=Pending(**pending), lag=Lag(**lag), **values)
 
 
@@ -199,19 +199,19 @@ _WAITING_CODES: Final = frozenset({"CompactionNotEnabled", "ReplicaFormatTooOld"
 _RESYNC_CODES: Final = frozenset({"ResyncRequired"})
 
 
-def trouble(error: BaseException, host: str) -> Trouble:
+def failure_of(error: BaseException, host: str) -> RoundFailure:
     """Return what an error of a round means. `host` is used if the error names none."""
     host = getattr(error, "host", "") or host
     if not isinstance(error, KeyfoldError):
         said = f"{type(error).__name__}: {error}"
-        return Trouble(State.BROKEN, "Internal", host, said, "this is a bug in keyfold; please report it")
+        return RoundFailure(SyncState.BROKEN, "Internal", host, said, "this is a bug in keyfold; please report it")
     code = code_of(error)
-    state = State.WAITING if error.retriable or isinstance(error, _NEW_ROUND) else State.BROKEN
+    state = SyncState.WAITING if error.retriable or isinstance(error, _NEW_ROUND) else SyncState.BROKEN
     if type(error).__name__ in _WAITING_CODES:
-        state = State.WAITING
+        state = SyncState.WAITING
     if type(error).__name__ in _RESYNC_CODES:
-        state = State.RESYNC_REQUIRED
-    return Trouble(state, code, host, error.message, error.hint or "")
+        state = SyncState.RESYNC_REQUIRED
+    return RoundFailure(state, code, host, error.message, error.hint or "")
 
 
 def code_of(error: KeyfoldError) -> str:

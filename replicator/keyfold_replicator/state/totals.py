@@ -1,6 +1,6 @@
 """Counts of a replicator's work since it started, for metrics and reports; they only grow.
 
-All partitions and threads of a replica share a `Tally`: they call `tally.add(Totals(commits=1))` and the like.
+All partitions and threads of a replica share a `Tally`: they call `tally.add(RoundTotals(commits=1))` and the like.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class RoundTotals:
     """Counts. Bytes are stored bytes of objects.
 
     `objects_sent` went through this process (`sent_bytes`). `objects_copied` were copied by the store of both sides
@@ -35,17 +35,17 @@ class Totals:
     orphans_deleted: int = 0
     failures: Mapping[str, int] = field(default_factory=dict)
 
-    def __add__(self, other: Totals) -> Totals:
+    def __add__(self, other: RoundTotals) -> RoundTotals:
         codes = sorted({*self.failures, *other.failures})
         summed: dict[str, Any] = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in _NUMBERS}
-        return Totals(**summed, failures={c: self.failures.get(c, 0) + other.failures.get(c, 0) for c in codes})
+        return RoundTotals(**summed, failures={c: self.failures.get(c, 0) + other.failures.get(c, 0) for c in codes})
 
     def document(self) -> dict[str, Any]:
         """Return the counts as JSON."""
         return {**{f.name: getattr(self, f.name) for f in _NUMBERS}, "failures": dict(self.failures)}
 
 
-_NUMBERS = tuple(f for f in fields(Totals) if f.name != "failures")
+_NUMBERS = tuple(f for f in fields(RoundTotals) if f.name != "failures")
 
 
 class Tally:
@@ -53,15 +53,15 @@ class Tally:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._totals = Totals()
+        self._totals = RoundTotals()
 
-    def add(self, done: Totals) -> None:
+    def add(self, done: RoundTotals) -> None:
         """Add counts."""
         with self._lock:
             self._totals += done
 
     @property
-    def totals(self) -> Totals:
+    def totals(self) -> RoundTotals:
         """The current sums."""
         with self._lock:
             return self._totals

@@ -21,14 +21,14 @@ from keyfold.log.manifest import NO_VERSION, Hold, Manifest
 from keyfold.log.names import Place
 from keyfold.replicas.documents import Enablement
 from keyfold_replicator.registry.compaction_rule import refusal
-from keyfold_replicator.state.figures import Figures, figures, figures_by_cursor
-from keyfold_replicator.state.states import PartitionState, State, Trouble, trouble
+from keyfold_replicator.state.figures import ReplicaFigures, figures, figures_by_cursor
+from keyfold_replicator.state.states import PartitionState, RoundFailure, SyncState, failure_of
 
 _BY_RULE: Final = frozenset({"CompactionNotEnabled", "ReplicaFormatTooOld"})
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AssessedReplica:
     """What a state depends on besides the manifests: the registration, and the names of both sides.
 
     `hold_name` is the replica's name in the source's holds. `enablement` is None if it could not be read. `named` is
@@ -46,7 +46,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class BothManifests:
     """One partition as it was read. `replica` is None if nothing was committed there yet."""
 
     place: Place
@@ -55,58 +55,64 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """One partition's current state. `is_by_cursor`: the replica did not answer, see `Figures`."""
+class Assessment:
+    """One partition's current state. `is_by_cursor`: the replica did not answer, see `ReplicaFigures`."""
 
     state: PartitionState
     is_by_cursor: bool = False
-    errors: tuple[Trouble, ...] = ()
+    errors: tuple[RoundFailure, ...] = ()
 
 
-def judge(seen: Seen, asked: Asked, reported: PartitionState | None = None, *, is_alive: bool = False) -> Standing:
+def assess(
+    seen: BothManifests, asked: AssessedReplica, reported: PartitionState | None = None, *, is_alive: bool = False
+) -> Assessment:
     """Return the current state. `reported` is the process's last report, `is_alive` whether it still runs."""
     base = replace(PartitionState(seen.place) if reported is None else reported, place=seen.place)
     said = _said(base, is_alive=is_alive)
-    if said is not None and said.state is State.IN_SYNC:
+    if said is not None and said.state is SyncState.IN_SYNC:
         # The replica has everything, but something else failed, such as the deletion of garbage.
         standing = _judged(seen, asked, _without_trouble(base), None, is_alive=is_alive)
         return replace(standing, errors=(*standing.errors, said))
     return _judged(seen, asked, base, said, is_alive=is_alive)
 
 
-def _judged(seen: Seen, asked: Asked, base: PartitionState, said: Trouble | None, *, is_alive: bool) -> Standing:
+def _judged(
+    seen: BothManifests, asked: AssessedReplica, base: PartitionState, said: RoundFailure | None, *, is_alive: bool
+) -> Assessment:
     if isinstance(seen.source, KeyfoldError):
-        return _blind(base, said, trouble(seen.source, asked.source_host), asked)
-    is_copying = is_alive and base.state is State.COPYING
+        return _blind(base, said, failure_of(seen.source, asked.source_host), asked)
+    is_copying = is_alive and base.state is SyncState.COPYING
     base = _with_figures(base, seen.source.manifest, _figures(seen, asked), is_copying=is_copying)
     if isinstance(seen.replica, KeyfoldError):
-        found = _blind(base, said, trouble(seen.replica, asked.replica_host), asked)
+        found = _blind(base, said, failure_of(seen.replica, asked.replica_host), asked)
         return replace(found, is_by_cursor=True)
     if seen.replica is not None:
         base = _with_replica(base, seen.replica)
     blocking = _trouble(seen.source.manifest, seen.replica, asked, said, is_alive=is_alive)
     if blocking is not None:
         return _in_trouble(base, blocking, asked)
-    state = State.COPYING if is_copying else State.PENDING
+    state = SyncState.COPYING if is_copying else SyncState.PENDING
     if _is_equal(seen.source.manifest, seen.replica):
-        state = State.IN_SYNC
-    return Standing(_paused(replace(_without_trouble(base), state=state), asked))
+        state = SyncState.IN_SYNC
+    return Assessment(_paused(replace(_without_trouble(base), state=state), asked))
 
 
-def _said(state: PartitionState, *, is_alive: bool) -> Trouble | None:
+def _said(state: PartitionState, *, is_alive: bool) -> RoundFailure | None:
     """Return the reported error. Whether a resync is required is decided by the current manifests instead."""
-    if not state.has_failed or state.state is State.RESYNC_REQUIRED:
+    if not state.has_failed or state.state is SyncState.RESYNC_REQUIRED:
         return None
-    is_over = state.state is State.PAUSED or (not is_alive and state.state in {State.COPYING, State.PENDING})
-    kind = State.WAITING if is_over else state.state
-    return Trouble(kind, state.code, state.host, state.message, state.hint)
+    is_over = state.state is SyncState.PAUSED or (
+        not is_alive and state.state in {SyncState.COPYING, SyncState.PENDING}
+    )
+    kind = SyncState.WAITING if is_over else state.state
+    return RoundFailure(kind, state.code, state.host, state.message, state.hint)
 
 
 def _is_equal(source: Manifest, replica: Manifest | None) -> bool:
     return replica is not None and replica.is_replica and same_content(replica, source)
 
 
-def _figures(seen: Seen, asked: Asked) -> Figures:
+def _figures(seen: BothManifests, asked: AssessedReplica) -> ReplicaFigures:
     assert isinstance(seen.source, Pinned)
     hold = seen.source.manifest.hold(asked.hold_name) or Hold(asked.hold_name, NO_VERSION, 0)
     if isinstance(seen.replica, KeyfoldError):
@@ -114,7 +120,7 @@ def _figures(seen: Seen, asked: Asked) -> Figures:
     return figures(seen.source, seen.replica, received_at_ms=hold.received_at_ms)
 
 
-def _with_figures(base: PartitionState, source: Manifest, known: Figures, *, is_copying: bool) -> PartitionState:
+def _with_figures(base: PartitionState, source: Manifest, known: ReplicaFigures, *, is_copying: bool) -> PartitionState:
     pending = known.pending
     if is_copying:
         # The round reports how much of it is left. What it has copied is in no manifest yet.
@@ -134,13 +140,13 @@ def _with_replica(base: PartitionState, replica: Manifest) -> PartitionState:
 
 
 def _trouble(
-    source: Manifest, replica: Manifest | None, asked: Asked, said: Trouble | None, *, is_alive: bool
-) -> Trouble | None:
+    source: Manifest, replica: Manifest | None, asked: AssessedReplica, said: RoundFailure | None, *, is_alive: bool
+) -> RoundFailure | None:
     """Return what prevents the next round: by the manifests, then by the report, then by the rule."""
     is_equal = _is_equal(source, replica)
     mismatch = None if is_equal or replica is None else _mismatch(source, replica)
     if mismatch is not None:
-        return trouble(mismatch, asked.replica_host)
+        return failure_of(mismatch, asked.replica_host)
     if said is not None and (is_alive or not is_equal):
         # Compaction may have been enabled since a process that has ended reported otherwise.
         is_known_better = not is_alive and said.code in _BY_RULE and asked.enablement is not None
@@ -149,7 +155,7 @@ def _trouble(
     if is_equal or asked.enablement is None:
         return None
     refused = refusal(source, asked.enablement, asked.replica_url or asked.name, asked.named)
-    return None if refused is None else trouble(refused, asked.replica_host)
+    return None if refused is None else failure_of(refused, asked.replica_host)
 
 
 def _mismatch(source: Manifest, replica: Manifest) -> KeyfoldError | None:
@@ -163,7 +169,7 @@ def _mismatch(source: Manifest, replica: Manifest) -> KeyfoldError | None:
     return None
 
 
-def _blind(base: PartitionState, said: Trouble | None, seen: Trouble, asked: Asked) -> Standing:
+def _blind(base: PartitionState, said: RoundFailure | None, seen: RoundFailure, asked: AssessedReplica) -> Assessment:
     """Judge when one side did not answer. The report counts; figures are those of the report or by the cursor."""
     if said is None:
         return _in_trouble(base, seen, asked)
@@ -171,17 +177,17 @@ def _blind(base: PartitionState, said: Trouble | None, seen: Trouble, asked: Ask
     return replace(_in_trouble(base, said, asked), errors=(said,) if is_same else (said, seen))
 
 
-def _in_trouble(base: PartitionState, found: Trouble, asked: Asked) -> Standing:
+def _in_trouble(base: PartitionState, found: RoundFailure, asked: AssessedReplica) -> Assessment:
     same = (base.code, base.host) == (found.code, found.host)
     waits = base if same else _without_trouble(base)
     state = replace(waits, state=found.state, code=found.code, host=found.host, message=found.message, hint=found.hint)
-    return Standing(_paused(state, asked), errors=(found,))
+    return Assessment(_paused(state, asked), errors=(found,))
 
 
-def _paused(state: PartitionState, asked: Asked) -> PartitionState:
+def _paused(state: PartitionState, asked: AssessedReplica) -> PartitionState:
     """Keep `resync-required` for a paused replica, because whoever resumes it must know."""
-    is_worse = state.state is State.RESYNC_REQUIRED
-    return replace(state, state=State.PAUSED) if asked.is_paused and not is_worse else state
+    is_worse = state.state is SyncState.RESYNC_REQUIRED
+    return replace(state, state=SyncState.PAUSED) if asked.is_paused and not is_worse else state
 
 
 def _without_trouble(state: PartitionState) -> PartitionState:

@@ -15,29 +15,29 @@ from typing import Final
 from keyfold.metrics.metric import Labelled, Metric, MetricValues, Samples, samples_of
 from keyfold.metrics.prometheus import MetricsCollector
 from keyfold_replicator.state.figures import NO_TIME
-from keyfold_replicator.state.states import PartitionState, State, Trouble
-from keyfold_replicator.state.totals import Tally, Totals
+from keyfold_replicator.state.states import PartitionState, RoundFailure, SyncState
+from keyfold_replicator.state.totals import RoundTotals, Tally
 from keyfold_replicator.status import metric_names as names
-from keyfold_replicator.status.assessment import Standing
+from keyfold_replicator.status.assessment import Assessment
 from keyfold_replicator.status.metric_names import METRICS, PARTITIONS_SHOWN
 from keyfold_replicator.status.summary import summary
 
-_FAILING: Final = frozenset({State.WAITING, State.BROKEN, State.RESYNC_REQUIRED})
+_FAILING: Final = frozenset({SyncState.WAITING, SyncState.BROKEN, SyncState.RESYNC_REQUIRED})
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ObservedReplica:
     """One replica: the last states of its partitions, and its work since the process started.
 
     `states` is None before the first publication; then there are no gauges, instead of some that look healthy.
     """
 
     states: tuple[PartitionState, ...] | None = None
-    totals: Totals = field(default_factory=Totals)
+    totals: RoundTotals = field(default_factory=RoundTotals)
     is_running: bool = False
 
 
-def values(replicas: Mapping[str, Known]) -> MetricValues:
+def values(replicas: Mapping[str, ObservedReplica]) -> MetricValues:
     """Return all metrics of these replicas, by name."""
     found: dict[Metric, dict[tuple[str, ...], float]] = {metric: {} for metric in METRICS}
     for name, known in replicas.items():
@@ -54,8 +54,8 @@ def values(replicas: Mapping[str, Known]) -> MetricValues:
 def _gauges(states: Sequence[PartitionState]) -> MetricValues:
     found = summary([_standing(state) for state in states])
     return {
-        names.PARTITIONS: {(state.value,): found.by_state.get(state, 0) for state in State},
-        names.PAUSED: int(any(s.state is State.PAUSED for s in states)),
+        names.PARTITIONS: {(state.value,): found.by_state.get(state, 0) for state in SyncState},
+        names.PAUSED: int(any(s.state is SyncState.PAUSED for s in states)),
         names.PENDING_BYTES: found.pending.bytes,
         names.PENDING_RECORDS: found.pending.records,
         names.PENDING_SEGMENTS: found.pending.segments,
@@ -77,7 +77,7 @@ def _gauges(states: Sequence[PartitionState]) -> MetricValues:
     }
 
 
-def _counters(done: Totals) -> MetricValues:
+def _counters(done: RoundTotals) -> MetricValues:
     return {
         names.ROUNDS: done.rounds,
         names.COMMITS: done.commits,
@@ -94,9 +94,9 @@ def _counters(done: Totals) -> MetricValues:
     }
 
 
-def _standing(state: PartitionState) -> Standing:
-    error = Trouble(state.state, state.code, state.host, state.message, state.hint)
-    return Standing(state, errors=(error,) if state.has_failed else ())
+def _standing(state: PartitionState) -> Assessment:
+    error = RoundFailure(state.state, state.code, state.host, state.message, state.hint)
+    return Assessment(state, errors=(error,) if state.has_failed else ())
 
 
 def _seconds(time_ms: int) -> float | None:
@@ -117,20 +117,20 @@ class ReplicaMeter(MetricsCollector):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, ObservedReplica] = {}
         self._tallies: dict[str, Tally] = {}
         super().__init__(METRICS)
 
     def begin(self, name: str) -> Tally:
         """Return where to count for a replica that is being opened. When it is opened again, no counter goes back."""
         with self._lock:
-            self._known[name] = replace(self._known.get(name, Known()), is_running=False)
+            self._known[name] = replace(self._known.get(name, ObservedReplica()), is_running=False)
             return self._tallies.setdefault(name, Tally())
 
     def publish(self, name: str, states: Sequence[PartitionState]) -> None:
         """Keep the states of its partitions; the replica is open."""
         with self._lock:
-            self._known[name] = Known(tuple(states), is_running=True)
+            self._known[name] = ObservedReplica(tuple(states), is_running=True)
 
     def end(self, name: str) -> None:
         """Drop the samples of a replica that was removed."""

@@ -25,10 +25,10 @@ from keyfold.replicas.documents import Enablement, Registration, enablement_key,
 from keyfold.store.api import ObjectStore
 from keyfold.store.documents import DOCUMENT_BYTES_MAX, load_json
 from keyfold_replicator.registry.link import Side
-from keyfold_replicator.state.states import trouble
-from keyfold_replicator.status.assessment import Asked, Seen, Standing, judge
-from keyfold_replicator.status.status_report import Reported, load_reported
-from keyfold_replicator.status.summary import Failing, Summary, summary
+from keyfold_replicator.state.states import failure_of
+from keyfold_replicator.status.assessment import AssessedReplica, Assessment, BothManifests, assess
+from keyfold_replicator.status.status_report import StatusReport, load_report
+from keyfold_replicator.status.summary import FailingPartitions, ReplicaSummary, summary
 
 THREADS: Final = 16
 
@@ -40,9 +40,9 @@ class ReplicaStatus:
     registration: Registration
     source_url: str
     seen_ms: int
-    summary: Summary
-    partitions: tuple[Standing, ...] = ()
-    reported: Reported | None = None
+    summary: ReplicaSummary
+    partitions: tuple[Assessment, ...] = ()
+    reported: StatusReport | None = None
 
     @property
     def is_replicating(self) -> bool:
@@ -50,7 +50,7 @@ class ReplicaStatus:
         return self.reported is not None and self.reported.is_alive
 
 
-def gather(
+def gather_status(
     registration: Registration,
     source: Side,
     replica: Side | KeyfoldError,
@@ -63,12 +63,12 @@ def gather(
 
     Raise what the source raises for a listing, and for the GET of the report.
     """
-    reported = load_reported(source.store, source.topics_dir, registration.name)
+    reported = load_report(source.store, source.topics_dir, registration.name)
     is_alive = reported is not None and reported.is_alive
     known = {} if reported is None else reported.partitions
     host = registration.host if isinstance(replica, KeyfoldError) else replica.host
     enablement, error, replica = _first_question(replica)
-    asked = Asked(
+    asked = AssessedReplica(
         registration.name,
         registration.hold_name,
         source.host,
@@ -79,28 +79,28 @@ def gather(
         named=f"{source.url} {registration.name}",
     )
 
-    def judged(place: Place) -> Standing:
-        return judge(see(place, source, replica), asked, known.get(place), is_alive=is_alive)
+    def judged(place: Place) -> Assessment:
+        return assess(read_manifests(place, source, replica), asked, known.get(place), is_alive=is_alive)
 
     places = [place for place in _places(registration, source) if wanted(place)]
     with ThreadPoolExecutor(max_workers=max(1, min(threads, len(places))), thread_name_prefix="status") as pool:
         standings = tuple(pool.map(judged, places))
     found = summary(standings, is_paused=registration.is_paused)
     if error is not None and not isinstance(replica, KeyfoldError):
-        found = replace(found, errors=(*found.errors, Failing(trouble(error, host), ())))
+        found = replace(found, errors=(*found.errors, FailingPartitions(failure_of(error, host), ())))
     return ReplicaStatus(registration, source.url, now_ms, found, standings, reported)
 
 
-def see(place: Place, source: Side, replica: Side | KeyfoldError) -> Seen:
+def read_manifests(place: Place, source: Side, replica: Side | KeyfoldError) -> BothManifests:
     """Read both manifests of the partition at the source's `place`.
 
     The replica's is read first. So the source's is at least as new, and what is missing then is missing.
     """
     at_replica = replica if isinstance(replica, KeyfoldError) else _load_replica(place, replica)
     try:
-        return Seen(place, _load(source.store, place), at_replica)
+        return BothManifests(place, _load(source.store, place), at_replica)
     except KeyfoldError as error:
-        return Seen(place, error, at_replica)
+        return BothManifests(place, error, at_replica)
 
 
 def _load_replica(place: Place, replica: Side) -> Manifest | KeyfoldError | None:

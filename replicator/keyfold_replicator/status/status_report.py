@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Reported:
+class StatusReport:
     """One such object. `holder` is the process (`host:pid`); `written_at_ms` and all times in states are by its clock.
 
     `age_ms` is how long ago it was written, by the store's clock, so no local clock has to be right. `is_running` is
@@ -55,7 +55,7 @@ class Reported:
         return max(0, time_ms - self.written_at_ms - self.age_ms)
 
 
-def reported_document(reported: Reported) -> dict[str, Any]:
+def report_document(reported: StatusReport) -> dict[str, Any]:
     """Return the object as it is stored."""
     return {
         "holder": reported.holder,
@@ -73,12 +73,12 @@ def _short(state: PartitionState) -> dict[str, Any]:
     return {key: value for key, value in state.as_json().items() if key in keys or value != usual[key]}
 
 
-def reported_of(data: bytes, topics_dir: str, age_ms: int = 0) -> Reported | None:
+def report_of(data: bytes, topics_dir: str, age_ms: int = 0) -> StatusReport | None:
     """Read an object; None if no version of keyfold writes such a one. `topics_dir` is the source's."""
     try:
         found = load_json(data)
         states = [PartitionState.of_json(each, topics_dir) for each in found["partitions"]]
-        return Reported(
+        return StatusReport(
             holder=str(found["holder"]),
             written_at_ms=int(found["written_at_ms"]),
             is_running=bool(found["running"]),
@@ -91,13 +91,13 @@ def reported_of(data: bytes, topics_dir: str, age_ms: int = 0) -> Reported | Non
         return None
 
 
-def load_reported(store: ObjectStore, topics_dir: str, name: str) -> Reported | None:
+def load_report(store: ObjectStore, topics_dir: str, name: str) -> StatusReport | None:
     """Return the last report about the replica `name`; None if there is none. One GET."""
     try:
         blob = store.get(status_key(topics_dir, name), DOCUMENT_BYTES_MAX)
     except (ObjectNotFound, ObjectTooLarge):
         return None
-    return reported_of(blob.data, topics_dir, max(0, blob.date_ms - blob.last_modified_ms))
+    return report_of(blob.data, topics_dir, max(0, blob.date_ms - blob.last_modified_ms))
 
 
 class StatusWriter:
@@ -135,15 +135,15 @@ class StatusWriter:
     def _write(self, *, is_running: bool, error: str = "") -> None:
         now_ms, totals = self._clock.now_ms(), self._tally.totals.document()
         try:
-            reported = Reported(self._holder, now_ms, is_running, error, totals, self._partitions())
-            data = json.dumps(reported_document(reported), separators=(",", ":"), ensure_ascii=False).encode()
+            reported = StatusReport(self._holder, now_ms, is_running, error, totals, self._partitions())
+            data = json.dumps(report_document(reported), separators=(",", ":"), ensure_ascii=False).encode()
             self._etag = self._put(data)
         except KeyfoldError as failure:
             log.warning("writing the replica status failed", key=self._key, error=str(failure))
 
     def _partitions(self) -> Mapping[Place, PartitionState]:
         if self._earlier is None:
-            earlier = load_reported(self._store, self._topics_dir, self._name)
+            earlier = load_report(self._store, self._topics_dir, self._name)
             self._earlier = {} if earlier is None else earlier.partitions
         if self._states is None:
             return self._earlier

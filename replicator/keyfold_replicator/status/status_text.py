@@ -8,11 +8,11 @@ from typing import Any, Final
 from keyfold.log.names import Place
 from keyfold.runtime.text import duration_text, size_text, time_text
 from keyfold_replicator.state.figures import Lag, Pending
-from keyfold_replicator.state.states import NEVER_MS, State, Trouble
-from keyfold_replicator.status.assessment import Standing
+from keyfold_replicator.state.states import NEVER_MS, RoundFailure, SyncState
+from keyfold_replicator.status.assessment import Assessment
 from keyfold_replicator.status.status import ReplicaStatus
-from keyfold_replicator.status.status_report import Reported
-from keyfold_replicator.status.summary import WORST_FIRST, Failing, Summary
+from keyfold_replicator.status.status_report import StatusReport
+from keyfold_replicator.status.summary import WORST_FIRST, FailingPartitions, ReplicaSummary
 
 LINES_MAX: Final = 20
 """Partitions that are not in sync are limited to this number of lines, the worst ones first."""
@@ -47,11 +47,11 @@ def status_document(status: ReplicaStatus) -> dict[str, Any]:
     }
 
 
-def summary_document(found: Summary) -> dict[str, Any]:
+def summary_document(found: ReplicaSummary) -> dict[str, Any]:
     """Return all partitions together."""
     return {
         "state": found.state.value,
-        "is_up_to_date": found.state is State.IN_SYNC,
+        "is_up_to_date": found.state is SyncState.IN_SYNC,
         "partition_count": found.partitions,
         "partitions_by_state": {state.value: count for state, count in found.by_state.items()},
         "pending_bytes": found.pending.bytes,
@@ -73,14 +73,14 @@ def summary_document(found: Summary) -> dict[str, Any]:
     }
 
 
-def _standing_document(standing: Standing) -> dict[str, Any]:
+def _standing_document(standing: Assessment) -> dict[str, Any]:
     plain = standing.state.as_json()
     for key in ("code", "host", "message", "hint"):
         del plain[key]
     return {**plain, "by_cursor": standing.is_by_cursor, "errors": [_error(error) for error in standing.errors]}
 
 
-def _error(error: Trouble) -> dict[str, str]:
+def _error(error: RoundFailure) -> dict[str, str]:
     return {"code": error.code, "host": error.host, "message": error.message, "hint": error.hint}
 
 
@@ -104,7 +104,7 @@ def status_lines(status: ReplicaStatus, *, all_partitions: bool = False) -> Iter
     yield from _partition_lines(status, all_partitions=all_partitions)
 
 
-def _counts(found: Summary) -> str:
+def _counts(found: ReplicaSummary) -> str:
     parts = ", ".join(f"{count} {state.value}" for state, count in found.by_state.items())
     return f"{_partitions(found.partitions)}: {parts}" if parts else "no partition of this replica's topics"
 
@@ -136,7 +136,7 @@ def lag_text(lag: Lag) -> str:
     return f"lag {lag.records:,} records, {duration_text(lag.ms / 1000)}"
 
 
-def _error_lines(failing: Failing) -> Iterable[str]:
+def _error_lines(failing: FailingPartitions) -> Iterable[str]:
     error = failing.trouble
     yield f"  {error.code} at {error.host}{_places_text(failing.places)}: {error.message}"
     if error.hint:
@@ -155,7 +155,7 @@ def _partitions(count: int) -> str:
 
 
 def _partition_lines(status: ReplicaStatus, *, all_partitions: bool) -> Iterable[str]:
-    wanted = [s for s in status.partitions if all_partitions or s.state.state is not State.IN_SYNC]
+    wanted = [s for s in status.partitions if all_partitions or s.state.state is not SyncState.IN_SYNC]
     if not all_partitions:
         wanted.sort(key=lambda s: (_RANK[s.state.state], -s.state.lag.ms, str(s.state.place)))
     for standing in wanted if all_partitions else wanted[:LINES_MAX]:
@@ -164,7 +164,7 @@ def _partition_lines(status: ReplicaStatus, *, all_partitions: bool) -> Iterable
         yield f"  ... and {len(wanted) - LINES_MAX} more that are not in sync (--json has all)"
 
 
-def _partition_text(standing: Standing, process: Reported | None) -> str:
+def _partition_text(standing: Assessment, process: StatusReport | None) -> str:
     found = standing.state
     text = f"{found.place}: {found.state.value}"
     if found.code:

@@ -9,30 +9,30 @@ from typing import Final
 
 from keyfold.log.names import Place
 from keyfold_replicator.state.figures import Lag, Pending
-from keyfold_replicator.state.states import NEVER_MS, State, Trouble
-from keyfold_replicator.status.assessment import Standing
+from keyfold_replicator.state.states import NEVER_MS, RoundFailure, SyncState
+from keyfold_replicator.status.assessment import Assessment
 
 WORST_FIRST: Final = (
-    State.RESYNC_REQUIRED,
-    State.BROKEN,
-    State.WAITING,
-    State.PAUSED,
-    State.COPYING,
-    State.PENDING,
-    State.IN_SYNC,
+    SyncState.RESYNC_REQUIRED,
+    SyncState.BROKEN,
+    SyncState.WAITING,
+    SyncState.PAUSED,
+    SyncState.COPYING,
+    SyncState.PENDING,
+    SyncState.IN_SYNC,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Failing:
+class FailingPartitions:
     """An error that partitions have in common, by code and host; `trouble` is the first one's."""
 
-    trouble: Trouble
+    trouble: RoundFailure
     places: tuple[Place, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class ReplicaSummary:
     """All partitions together. Times are local, in ms, -1 if there is none.
 
     `state` is the worst state, `pending` the sum, `lag` and `backoff_ms` are the highest values. `next_attempt_ms` is
@@ -41,9 +41,9 @@ class Summary:
     answer.
     """
 
-    state: State = State.IN_SYNC
+    state: SyncState = SyncState.IN_SYNC
     partitions: int = 0
-    by_state: Mapping[State, int] = field(default_factory=dict)
+    by_state: Mapping[SyncState, int] = field(default_factory=dict)
     pending: Pending = field(default_factory=Pending)
     lag: Lag = field(default_factory=Lag)
     backoff_ms: int = 0
@@ -51,16 +51,16 @@ class Summary:
     next_attempt_ms: int = NEVER_MS
     last_success_ms: int = NEVER_MS
     is_by_cursor: bool = False
-    errors: tuple[Failing, ...] = ()
+    errors: tuple[FailingPartitions, ...] = ()
 
 
-def summary(standings: Sequence[Standing], *, is_paused: bool = False) -> Summary:
+def summary(standings: Sequence[Assessment], *, is_paused: bool = False) -> ReplicaSummary:
     """Summarize the states. Without partitions a replica is in sync, or paused."""
     states = [s.state for s in standings]
     by_state = Counter(s.state for s in states)
-    usual = State.PAUSED if is_paused else State.IN_SYNC
+    usual = SyncState.PAUSED if is_paused else SyncState.IN_SYNC
     waiting = [s.next_attempt_ms for s in states if s.backoff_ms and s.next_attempt_ms != NEVER_MS]
-    return Summary(
+    return ReplicaSummary(
         state=next((state for state in WORST_FIRST if by_state[state]), usual),
         partitions=len(states),
         by_state={state: by_state[state] for state in WORST_FIRST if by_state[state]},
@@ -75,13 +75,13 @@ def summary(standings: Sequence[Standing], *, is_paused: bool = False) -> Summar
     )
 
 
-def failing(errors: Iterable[tuple[Place, Trouble]]) -> tuple[Failing, ...]:
+def failing(errors: Iterable[tuple[Place, RoundFailure]]) -> tuple[FailingPartitions, ...]:
     """Group errors by code and host, those of most partitions first."""
-    first: dict[tuple[str, str], Trouble] = {}
+    first: dict[tuple[str, str], RoundFailure] = {}
     places: dict[tuple[str, str], list[Place]] = {}
     for place, error in errors:
         kind = (error.code, error.host)
         first.setdefault(kind, error)
         places.setdefault(kind, []).append(place)
-    found = [Failing(first[kind], tuple(where)) for kind, where in places.items()]
+    found = [FailingPartitions(first[kind], tuple(where)) for kind, where in places.items()]
     return tuple(sorted(found, key=lambda f: (-len(f.places), f.trouble.code, f.trouble.host)))

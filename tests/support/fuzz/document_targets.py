@@ -38,8 +38,8 @@ from keyfold.store.api import Create
 from keyfold.store.cas_document import SwappedObject
 from keyfold.store.documents import DocumentUnreadable, load_json
 from keyfold.store.memory import MemoryStore
-from keyfold_replicator.state.states import PartitionState, State
-from keyfold_replicator.status.status_report import Reported, reported_document, reported_of
+from keyfold_replicator.state.states import PartitionState, SyncState
+from keyfold_replicator.status.status_report import StatusReport, report_document, report_of
 from keyfold_sink.status import WorkerStatus, dump, load_task, load_worker, standstill
 from keyfold_sink.task.commands import Order
 from keyfold_sink.wire import decode_order, encode_order
@@ -111,16 +111,19 @@ def enablement_seeds() -> list[bytes]:
 
 def decode_reported(data: bytes) -> None:
     """A replica's status: None where it cannot be read."""
-    found = reported_of(data, "topics", 5)
+    found = report_of(data, "topics", 5)
     if found is not None:
-        json.dumps(reported_document(found))
+        json.dumps(report_document(found))
 
 
 def reported_seeds() -> list[bytes]:
     """One partition in sync, and one that waits."""
-    states = (PartitionState(_PLACE), PartitionState(Place("topics", "users", 1), State.WAITING, message="later"))
-    reported = Reported("host:1", 5, True, "", {"bytes": 7}, {state.place: state for state in states})
-    return [json.dumps(reported_document(reported)).encode()]
+    states = (
+        PartitionState(_PLACE),
+        PartitionState(Place("topics", "users", 1), SyncState.WAITING, message="later"),
+    )
+    reported = StatusReport("host:1", 5, True, "", {"bytes": 7}, {state.place: state for state in states})
+    return [json.dumps(report_document(reported)).encode()]
 
 
 def decode_first_copy(data: bytes) -> None:

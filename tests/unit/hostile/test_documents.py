@@ -27,9 +27,9 @@ from keyfold.store.api import Create
 from keyfold.store.cas_document import SwappedObject
 from keyfold.store.documents import DOCUMENT_BYTES_MAX, DocumentUnreadable, load_json
 from keyfold.store.memory import MemoryStore
-from keyfold_replicator.state.states import PartitionState, State
+from keyfold_replicator.state.states import PartitionState, SyncState
 from keyfold_replicator.status.status import _body
-from keyfold_replicator.status.status_report import reported_of
+from keyfold_replicator.status.status_report import report_of
 from keyfold_sink.status import dump, load_worker
 from keyfold_sink.validate.convert.kept import _same_json
 from keyfold_sink.worker.desired_state import OrdersUnreadable, decode
@@ -72,7 +72,7 @@ def test_markers_of_first_copies_are_refused(data: bytes) -> None:
 def test_documents_of_replicas_are_refused_by_name(data: bytes) -> None:
     with pytest.raises((DocumentUnreadable, ObjectTooLarge)):
         SwappedObject(store_with("r.json", data), "r.json", ManualClock(), Random(1)).read()
-    assert reported_of(data, "topics") is None
+    assert report_of(data, "topics") is None
     with pytest.raises(DocumentUnreadable):
         enablement_of(_body(data), "_replica.json")
 
@@ -167,14 +167,14 @@ def test_each_field_of_a_windows_header_has_its_type() -> None:
 
 
 def test_each_field_of_a_replicas_status_has_its_type() -> None:
-    state = PartitionState(Place("topics", "users", 0), State.WAITING, message="later", attempts=3)
+    state = PartitionState(Place("topics", "users", 0), SyncState.WAITING, message="later", attempts=3)
     document = state.as_json()
     for key, value in document.items():
         for other in OTHER_KINDS:
             if type(other) is not type(value):
                 found = {**document, key: other}
                 reported = {"holder": "h", "written_at_ms": 1, "running": True, "partitions": [found]}
-                assert reported_of(json.dumps(reported).encode(), "topics") is None, (key, other)
+                assert report_of(json.dumps(reported).encode(), "topics") is None, (key, other)
 
 
 def test_a_lease_that_lasts_for_ever_is_refused() -> None:

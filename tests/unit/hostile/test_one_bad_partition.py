@@ -25,7 +25,7 @@ from keyfold_compactor.execute.local import LocalExecutor
 from keyfold_compactor.job import Job, RunSelection
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report.report import PartitionOutcome
-from keyfold_replicator.state.states import State
+from keyfold_replicator.state.states import SyncState
 from keyfold_schemas import schema_text
 from tests.support.cleaning import patience
 from tests.support.exports import Bucket, exported
@@ -285,7 +285,7 @@ def test_a_run_of_a_replica_fails_one_and_copies_the_others(attack: Attack) -> N
     attack(logs[1])
     with worlds.running() as running:
         states = {str(state.place): state for state in running.once()}
-    assert {name for name, state in states.items() if state.state is State.IN_SYNC} >= {
+    assert {name for name, state in states.items() if state.state is SyncState.IN_SYNC} >= {
         "users-0", "users-2", "orders-0",
     }  # fmt: skip
     for topic, partition in (("users", 0), ("users", 2), ("orders", 0)):

@@ -16,7 +16,7 @@ from keyfold.cli.app import Surroundings, run
 from keyfold.config.allowed_credentials import AllowedCredentials
 from keyfold.errors import ConfigError
 from keyfold.replicas.documents import Registration, registration_key
-from keyfold.replicas.registry import Registry
+from keyfold.replicas.registry import ReplicaRegistry
 from keyfold.runtime.clock import SystemClock
 from keyfold.store.api import ObjectStore
 from keyfold.store.pacing import Pacer
@@ -25,7 +25,7 @@ from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.replicating import replicating
 from keyfold_replicator.registry.link import ReplicaSettings
 from keyfold_replicator.registry.opening import side
-from keyfold_replicator.rounds.service import Means, Replication
+from keyfold_replicator.rounds.service import Replication, ReplicationContext
 from tests.support.hostile import plant
 from tests.support.logs import records
 from tests.support.replica_command import SOURCE, Buckets, made_log, read
@@ -76,7 +76,9 @@ def buckets() -> Buckets:
 def forge(buckets: Buckets, config: Mapping[str, str], name: str = "dr") -> None:
     """Change a registration as somebody does who may write this one object."""
     store = buckets["log"]
-    Registry(store, "topics", SystemClock(), Random(6)).add(Registration(name, {"s3.bucket.name": f"{name}-of-before"}))
+    ReplicaRegistry(store, "topics", SystemClock(), Random(6)).add(
+        Registration(name, {"s3.bucket.name": f"{name}-of-before"})
+    )
     key = registration_key("topics", name)
     document = json.loads(store.get(key).data)
     plant(store, key, json.dumps({**document, "config": dict(config)}).encode())
@@ -149,7 +151,7 @@ Reader = Callable[[Buckets, pytest.CaptureFixture[str]], str]
 
 
 def replicator(buckets: Buckets, _capture: pytest.CaptureFixture[str]) -> str:
-    means = Means(SETTINGS, SystemClock(), Random(5), "here:1", opener=opener(buckets))
+    means = ReplicationContext(SETTINGS, SystemClock(), Random(5), "here:1", opener=opener(buckets))
     return Replication(side(buckets["log"], "topics"), means, names=("dr",)).once()["dr"].error
 
 
@@ -206,7 +208,7 @@ def test_other_replicas_go_on_beside_a_forged_one(
     monkeypatch.setenv("PAYROLL_SECRET", SECRET)
     forge(buckets, {"s3.bucket.name": "far", "store.url": endpoint.url, **keys("${env:PAYROLL_SECRET}")})
     forge(buckets, {"s3.bucket.name": "good"}, "good")
-    means = Means(SETTINGS, SystemClock(), Random(5), "here:1", opener=opener(buckets))
+    means = ReplicationContext(SETTINGS, SystemClock(), Random(5), "here:1", opener=opener(buckets))
     found = Replication(side(buckets["log"], "topics"), means).once()
     assert (bool(found["dr"].error), found["good"].error) == (True, "")
     assert read(buckets, "good") == records("a=1 b=1 a=2")

@@ -24,7 +24,7 @@ from keyfold.store.memory import MemoryStore
 from keyfold.store.pacing import Pacer
 from keyfold.store.s3 import S3Store
 from keyfold.verify.partition import verify_partition
-from keyfold_replicator.status.status_report import load_reported
+from keyfold_replicator.status.status_report import load_report
 from keyfold_sink.validate.convert.kept import KeptSchemas as SinkSchemas
 from keyfold_sink.validate.convert.kept import SchemaConflict
 from keyfold_sink.worker.desired_state import OrderBook
@@ -84,7 +84,7 @@ def test_an_object_of_a_terabyte_is_refused_by_its_size(what: str) -> None:
 
 
 def test_a_status_of_a_terabyte_is_none() -> None:
-    assert load_reported(Bloated(), "topics", "far") is None
+    assert load_report(Bloated(), "topics", "far") is None
 
 
 class BloatedIndex(MemoryStore):

@@ -19,7 +19,7 @@ from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import FaultyStore
 from keyfold_compactor.report.report import PartitionOutcome
 from keyfold_replicator.copy.jobs import CopyJob
-from keyfold_replicator.state.states import State
+from keyfold_replicator.state.states import SyncState
 from tests.support.cleaning import EAGER, memory_log, new_run, record
 from tests.support.hostile import forged, plant_manifest
 from tests.support.logs import records
@@ -132,7 +132,7 @@ def test_the_replicator_writes_nothing_by_a_name_of_a_forged_source_and_goes_on_
     plant_manifest(worlds.source, PLACE, replace(manifest, segments=(replace(manifest.segments[0], name=stray),)))
     with worlds.running() as running:
         states = {state.place.partition: state for state in running.once()}
-        assert states[0].state is State.BROKEN
+        assert states[0].state is SyncState.BROKEN
         assert "is not the name of a segment" in states[0].message
         assert worlds.is_equal(partition=1)
     assert [info.key for info in worlds.replica.list("") if "/partition=1/" not in info.key] == []

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from keyfold.config.allowed_credentials import AllowedCredentials
 from keyfold.errors import ConfigError, StoreUnavailable
 from keyfold.replicas.documents import ALL_TOPICS, Registration, registration_key
-from keyfold.replicas.registry import AlreadyRegistered, EnablementBook, NotRegistered, Registry
+from keyfold.replicas.registry import AlreadyRegistered, EnablementStore, NotRegistered, ReplicaRegistry
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import Create, ObjectStore
 from keyfold.store.documents import DocumentUnreadable
@@ -26,8 +26,8 @@ def memory() -> MemoryStore:
     return MemoryStore(clock=ManualClock(), content_etags=True)
 
 
-def registry(store: ObjectStore, seed: int = 0) -> Registry:
-    return Registry(store, DIR, ManualClock(), Random(seed))
+def registry(store: ObjectStore, seed: int = 0) -> ReplicaRegistry:
+    return ReplicaRegistry(store, DIR, ManualClock(), Random(seed))
 
 
 def replica(name: str = "dr", **config: str) -> Registration:
@@ -117,7 +117,7 @@ def test_pause_and_resume_are_remembered_and_change_nothing_twice() -> None:
 
 def test_what_is_not_registered_is_said_to_be_so() -> None:
     store = memory()
-    for ask in (Registry.load, Registry.pause, Registry.resume, Registry.remove):
+    for ask in (ReplicaRegistry.load, ReplicaRegistry.pause, ReplicaRegistry.resume, ReplicaRegistry.remove):
         with pytest.raises(NotRegistered, match="no replica `dr`"):
             ask(registry(store), "dr")
     with pytest.raises(NotRegistered):
@@ -254,8 +254,8 @@ def test_a_store_that_stays_away_says_what_is_unknown() -> None:
 # Enablement
 
 
-def book(store: ObjectStore, seed: int = 0) -> EnablementBook:
-    return EnablementBook(store, DIR, ManualClock(), Random(seed))
+def book(store: ObjectStore, seed: int = 0) -> EnablementStore:
+    return EnablementStore(store, DIR, ManualClock(), Random(seed))
 
 
 def test_nothing_is_enabled_where_nobody_has_said_so() -> None:

@@ -12,7 +12,7 @@ from keyfold.errors import BucketMissing, ConfigError, KeyfoldError, StoreUnavai
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.replicas.documents import Registration
-from keyfold.replicas.registry import Registry
+from keyfold.replicas.registry import ReplicaRegistry
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import ObjectStore
 from keyfold.store.memory import MemoryStore
@@ -283,7 +283,7 @@ def test_no_single_request_that_fails_ends_a_run(kind: Kind) -> None:
     def run(*faults: Fault) -> tuple[FaultyStore, RunReport]:
         clock = ManualClock()
         inner, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
-        registry = Registry(inner, PLACE.topics_dir, clock, Random(5))
+        registry = ReplicaRegistry(inner, PLACE.topics_dir, clock, Random(5))
         registry.add(Registration("dr", {"s3.bucket.name": "dr"}))
         store = FaultyStore(inner, faults)
         runs = job(store, clock)

@@ -13,7 +13,7 @@ from keyfold.errors import AccessDenied, BucketMissing, StoreUnavailable
 from keyfold.log.manifest import Manifest
 from keyfold.log.partition_log import PartitionLog
 from keyfold.replicas.documents import Registration, registration_key
-from keyfold.replicas.registry import EnablementBook, Registry
+from keyfold.replicas.registry import EnablementStore, ReplicaRegistry
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import ObjectInfo, ObjectStore, Update
 from keyfold.store.memory import MemoryStore
@@ -57,7 +57,7 @@ def job(store: ObjectStore, clock: ManualClock, selection: RunSelection | None =
 
 def register(store: ObjectStore, name: str = "eu", **config: str) -> Registration:
     values = {"s3.bucket.name": f"bucket-{name}", **{key.replace("_", "."): value for key, value in config.items()}}
-    return Registry(store, "topics", ManualClock(), Random(name)).add(Registration(name, values))
+    return ReplicaRegistry(store, "topics", ManualClock(), Random(name)).add(Registration(name, values))
 
 
 def deleted_log(clock: ManualClock) -> tuple[MemoryStore, Sink]:
@@ -155,7 +155,7 @@ def test_a_paused_replica_holds_and_a_removed_one_does_not(command: str) -> None
     clock = ManualClock()
     store, _ = deleted_log(clock)
     register(store)
-    registry = Registry(store, "topics", clock, Random(4))
+    registry = ReplicaRegistry(store, "topics", clock, Random(4))
     getattr(registry, command)("eu")
     assert job(store, clock).once().quiet_partitions == 1
     registry.remove("eu")
@@ -166,7 +166,7 @@ def test_what_another_place_has_received_under_the_same_name_does_not_count() ->
     clock = ManualClock()
     store, _ = deleted_log(clock)
     tell(store, register(store).hold_name, received_to=5)
-    Registry(store, "topics", clock, Random(5)).edit("eu", {"s3.bucket.name": "elsewhere"})
+    ReplicaRegistry(store, "topics", clock, Random(5)).edit("eu", {"s3.bucket.name": "elsewhere"})
     assert job(store, clock).once().quiet_partitions == 1
     assert tombstones(store) == [2, 3]
 
@@ -277,7 +277,7 @@ def test_what_a_run_has_cleaned_is_at_the_replica_when_it_is_over() -> None:
     assert (report.partitions[0].outcome, report.exit_code) == (PartitionOutcome.CLEANED, 1)
     (replica,) = report_document(report)["replicas"]
     assert replica["partitions"][0]["code"] == "CompactionNotEnabled"
-    EnablementBook(buckets.stores["bucket-eu"], "topics", clock, Random(0)).enable(1)
+    EnablementStore(buckets.stores["bucket-eu"], "topics", clock, Random(0)).enable(1)
     metrics = CollectorRegistry()
     report = run_with_replicas(buckets, metrics=metrics)
     assert (report.exit_code, report.is_quiet) == (0, False)
@@ -378,7 +378,7 @@ def test_metrics_count_partitions_whose_tombstones_are_held_and_no_replica() -> 
     store, _ = deleted_log(clock)
     register(store)
     buckets = Buckets(clock, b=store)
-    EnablementBook(buckets.open(S3Location("bucket-eu")), "topics", clock, Random(0)).enable(1)
+    EnablementStore(buckets.open(S3Location("bucket-eu")), "topics", clock, Random(0)).enable(1)
     run = job(store, clock)
     values = run_values(run.once())
     assert (values[names.HELD], values[names.PARTITIONS]) == (1, 1)

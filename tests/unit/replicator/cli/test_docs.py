@@ -10,7 +10,7 @@ import click
 
 from keyfold_replicator.cli import replica
 from keyfold_replicator.registry import compaction_rule
-from keyfold_replicator.state.states import State
+from keyfold_replicator.state.states import SyncState
 from tests.support.each import by_name, each
 from tests.support.root import ROOT
 
@@ -38,7 +38,7 @@ def test_every_command_that_is_shown_can_be_run(line: str) -> None:
 
 def test_every_state_and_command_is_on_the_page() -> None:
     page = (ROOT / "docs" / "replica.md").read_text(encoding="utf-8")
-    assert {state.value for state in State if f"`{state.value}`" not in page} == set()
+    assert {state.value for state in SyncState if f"`{state.value}`" not in page} == set()
     assert {name for name in replica.commands if f"keyfold replica {name}" not in page} == set()
 
 

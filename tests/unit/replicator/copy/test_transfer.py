@@ -27,7 +27,7 @@ from keyfold.store.pacing import CHUNK_BYTES
 from keyfold.store.wrappers.counting import CountedStore
 from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind, SimulatedCrash, every_fault
 from keyfold_replicator.copy.copy_object import LARGE_BYTES
-from keyfold_replicator.copy.jobs import CopyJob, CopyResult, Way
+from keyfold_replicator.copy.jobs import CopyJob, CopyMethod, CopyResult
 from keyfold_replicator.copy.transfer import Transfer
 from tests.support.transfers import (
     BIG,
@@ -60,7 +60,7 @@ def target() -> MemoryStore:
 def test_a_small_object_takes_one_get_and_one_put(source: MemoryStore, target: MemoryStore) -> None:
     job = made(source, "a.avro", 1000)
     counted, there = CountedStore(source), CountedStore(target)
-    assert copy(counted, there, job) == [CopyResult(job, Way.SENT, 1000)]
+    assert copy(counted, there, job) == [CopyResult(job, CopyMethod.SENT, 1000)]
     assert is_there(target, job)
     assert (dict(counted.calls), dict(there.calls)) == ({"get": 1}, {"put": 1})
 
@@ -68,7 +68,7 @@ def test_a_small_object_takes_one_get_and_one_put(source: MemoryStore, target: M
 def test_a_large_object_is_sent_in_parts(source: MemoryStore, target: MemoryStore) -> None:
     job = made(source, "a.avro", BIG)
     counted, there = CountedStore(source), CountedStore(target)
-    assert copy(counted, there, job) == [CopyResult(job, Way.SENT, BIG)]
+    assert copy(counted, there, job) == [CopyResult(job, CopyMethod.SENT, BIG)]
     assert is_there(target, job)
     assert dict(counted.calls) == {"get_range": 3}
     assert dict(there.calls) == {"resume_upload": 1, "start_upload": 1, "upload.write": 3, "upload.complete": 1}
@@ -125,7 +125,7 @@ def test_a_large_object_that_is_there_is_not_sent(source: MemoryStore, target: M
     job = made(source, "a.avro", LARGE_BYTES)
     copy(source, target, job)
     counted, there = CountedStore(source), CountedStore(target)
-    assert copy(counted, there, job) == [CopyResult(job, Way.WAS_THERE, 0)]
+    assert copy(counted, there, job) == [CopyResult(job, CopyMethod.WAS_THERE, 0)]
     assert (dict(counted.calls), dict(there.calls)) == ({}, {"head": 1})
 
 
@@ -198,7 +198,7 @@ def test_a_store_copies_by_itself_where_both_ends_are_its_own() -> None:
     jobs = [made(source, "small.avro", 1000), made(source, "large.avro", BIG)]
     counted, there = CountedStore(source), CountedStore(target)
     small, large = copy(counted, there, *jobs)
-    assert (small.way, large.way) == (Way.SENT, Way.COPIED_BY_STORE)
+    assert (small.way, large.way) == (CopyMethod.SENT, CopyMethod.COPIED_BY_STORE)
     assert large.sent_bytes == 0
     assert all(is_there(target, job) for job in jobs)
     assert (counted.bytes_read, there.bytes_written) == (1000, 1000)
@@ -207,7 +207,7 @@ def test_a_store_copies_by_itself_where_both_ends_are_its_own() -> None:
 
 def test_two_directories_of_one_bucket(source: MemoryStore) -> None:
     job = made(source, "large.avro", BIG)
-    assert [r.way for r in copy(source, source, job)] == [Way.COPIED_BY_STORE]
+    assert [r.way for r in copy(source, source, job)] == [CopyMethod.COPIED_BY_STORE]
     assert is_there(source, job)
 
 
@@ -258,7 +258,7 @@ def test_a_store_that_cannot_copy_after_all_is_asked_once() -> None:
     source, target = MemoryStore("a", ManualClock(), server="s"), Shy("b", ManualClock(), server="s")
     jobs = [made(source, f"{n}.avro", 2 * MIB) for n in range(5)]
     there = CountedStore(target)
-    assert [r.way for r in copy(source, there, *jobs)] == [Way.SENT] * 5
+    assert [r.way for r in copy(source, there, *jobs)] == [CopyMethod.SENT] * 5
     assert there.calls["start_copy"] == 1
 
 

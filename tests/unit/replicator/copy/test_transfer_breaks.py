@@ -25,7 +25,7 @@ from keyfold.store.api import Blob, ObjectStore, PutMode, PutResult
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.counting import CountedStore
 from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind, SimulatedCrash, every_fault
-from keyfold_replicator.copy.jobs import CopyJob, CopyResult, TransferStopped, Way
+from keyfold_replicator.copy.jobs import CopyJob, CopyMethod, CopyResult, TransferStopped
 from keyfold_replicator.copy.transfer import Transfer
 from tests.support.tiers import Sharded
 from tests.support.transfers import BIG, MIB, THERE, copy, is_there, made, transfer
@@ -177,7 +177,7 @@ def test_a_process_that_died_does_not_send_its_parts_twice(source: MemoryStore, 
         assert not is_there(target, job)
     counted = CountedStore(target)
     [result] = copy(source, counted, job)
-    assert result == CopyResult(job, Way.SENT, PART_BYTES + 5)
+    assert result == CopyResult(job, CopyMethod.SENT, PART_BYTES + 5)
     assert counted.bytes_written == PART_BYTES + 5
     assert is_there(target, job)
     assert list(target.list_uploads("")) == []
@@ -357,7 +357,7 @@ def test_a_store_that_fails_to_copy_again_and_again_is_not_asked_for_ever() -> N
     source, target = MemoryStore("a", ManualClock(), server="s"), Fails("b", ManualClock(), server="s")
     jobs = [made(source, f"{n}.avro", 2 * MIB) for n in range(8)]
     there = CountedStore(target)
-    assert [r.way for r in copy(source, there, *jobs)] == [Way.SENT] * 8
+    assert [r.way for r in copy(source, there, *jobs)] == [CopyMethod.SENT] * 8
     assert there.calls["start_copy"] == 3
 
 

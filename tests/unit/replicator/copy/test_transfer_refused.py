@@ -10,7 +10,7 @@ from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.counting import CountedStore
 from keyfold.store.wrappers.faults import Call, FaultyStore
-from keyfold_replicator.copy.jobs import Way
+from keyfold_replicator.copy.jobs import CopyMethod
 from tests.support.transfers import BIG, MIB, THERE, copy, is_there, made, one_server
 
 
@@ -35,7 +35,7 @@ def test_a_copy_inside_a_store_that_is_refused_at_its_end_is_sent_and_after_some
     source, target = one_server()
     jobs = [made(source, f"{n}.avro", 2 * MIB) for n in range(8)]
     there = CountedStore(Refuses(target, "upload.complete"))
-    assert [r.way for r in copy(source, there, *jobs)] == [Way.SENT] * 8
+    assert [r.way for r in copy(source, there, *jobs)] == [CopyMethod.SENT] * 8
     assert all(is_there(target, job) for job in jobs)
     assert list(target.list_uploads("")) == []
     assert there.calls["start_copy"] == 3

@@ -19,9 +19,9 @@ from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold.replicas.documents import CompactionEntry, Enablement
 from keyfold_replicator.registry.compaction_rule import refusal
-from keyfold_replicator.rounds.plan import Plan, plan
-from keyfold_replicator.state.retry import Retry
-from keyfold_replicator.state.states import trouble
+from keyfold_replicator.rounds.plan import CopyPlan, copy_plan
+from keyfold_replicator.state.retry import RoundBackoff
+from keyfold_replicator.state.states import failure_of
 from tests.support.manifests import compactor_name, empty_manifest, entry, sink_name
 
 RAW = empty_manifest(next_offset=10)
@@ -76,47 +76,47 @@ ONE, TWO = entry(sink_name(0), 0, 5), entry(sink_name(5), 5, 9)
 SOURCE = empty_manifest(next_offset=9, segments=(ONE, TWO))
 
 
-def names(found: Plan) -> list[str]:
+def names(found: CopyPlan) -> list[str]:
     return [job.name for job in found.jobs]
 
 
 def test_all_of_a_log_is_missing_where_nothing_is_yet_indexes_first() -> None:
-    found = plan(PLACE, SOURCE, None)
+    found = copy_plan(PLACE, SOURCE, None)
     assert names(found) == [ONE.index_name, ONE.name, TWO.index_name, TWO.name]
     assert found.size_bytes == 300
     assert {(job.place, job.sha256) for job in found.jobs} == {(PLACE, ONE.checksum), (PLACE, ONE.index_checksum)}
 
 
 def test_what_the_replica_names_is_not_copied() -> None:
-    found = plan(PLACE, SOURCE, empty_manifest(next_offset=5, segments=(ONE,)))
+    found = copy_plan(PLACE, SOURCE, empty_manifest(next_offset=5, segments=(ONE,)))
     assert names(found) == [TWO.index_name, TWO.name]
 
 
 def test_a_segment_with_a_new_index_costs_the_index_only() -> None:
     marked = entry(sink_name(0), 0, 5, index_name=str(compactor_name(0, 2).index))
-    found = plan(PLACE, empty_manifest(next_offset=9, segments=(marked, TWO)), SOURCE)
+    found = copy_plan(PLACE, empty_manifest(next_offset=9, segments=(marked, TWO)), SOURCE)
     assert names(found) == [marked.index_name]
 
 
 def test_what_lies_there_with_its_size_is_left_out_and_with_another_size_is_not() -> None:
     listed = {ONE.name: 100, ONE.index_name: 49, "foreign": 1}
-    found = plan(PLACE, SOURCE, None, listed)
+    found = copy_plan(PLACE, SOURCE, None, listed)
     assert names(found) == [ONE.index_name, TWO.index_name, TWO.name]
     assert found.left_out == 1
 
 
 def test_equal_logs_need_nothing() -> None:
-    assert plan(PLACE, SOURCE, SOURCE).jobs == ()
+    assert copy_plan(PLACE, SOURCE, SOURCE).jobs == ()
 
 
 # Retry
 
 LOG = ("users", 0, "what happened")
-PASSING = trouble(StoreUnavailable("k", "503"), "far.test")
+PASSING = failure_of(StoreUnavailable("k", "503"), "far.test")
 
 
 def test_backoff_doubles_with_jitter_up_to_its_cap() -> None:
-    retry, dice = Retry(100, 60_000), Random(1)
+    retry, dice = RoundBackoff(100, 60_000), Random(1)
     for attempts, step_ms in [(1, 100), (2, 200), (5, 1_600), (10, 51_200), (11, 60_000), (500_000, 60_000)]:
         waits = [retry.backoff_ms(attempts, PASSING, dice) for _ in range(200)]
         assert step_ms / 2 <= min(waits) < max(waits) <= step_ms
@@ -125,4 +125,4 @@ def test_backoff_doubles_with_jitter_up_to_its_cap() -> None:
 
 @pytest.mark.parametrize("error", [AccessDenied("k", "403"), ResyncRequired(*LOG), Fenced(*LOG)])
 def test_what_does_not_pass_by_itself_waits_long_at_once_but_not_for_ever(error: KeyfoldError) -> None:
-    assert 30_000 <= Retry(100, 60_000).backoff_ms(1, trouble(error, "far.test"), Random(1)) <= 60_000
+    assert 30_000 <= RoundBackoff(100, 60_000).backoff_ms(1, failure_of(error, "far.test"), Random(1)) <= 60_000

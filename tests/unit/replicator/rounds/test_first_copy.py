@@ -16,7 +16,7 @@ from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind
 from keyfold.verify.findings import Kind as Found
 from keyfold.verify.partition import verify_partition
 from keyfold.verify.repair import apply_repair, plan_repair
-from keyfold_replicator.state.states import State
+from keyfold_replicator.state.states import SyncState
 from tests.support.logs import records
 from tests.support.replica_rounds import Running, Worlds
 
@@ -122,7 +122,7 @@ def test_a_repair_refuses_and_the_replica_goes_on() -> None:
     assert "keyfold replica run s3://near/topics far" in str(raised.value.hint)
     assert "--from segments" in str(raised.value.hint)
     with worlds.running() as running:
-        assert running.state().state is State.IN_SYNC
+        assert running.state().state is SyncState.IN_SYNC
     assert worlds.is_equal()
     assert not is_marked(worlds)
 
@@ -212,7 +212,7 @@ def test_a_first_copy_that_was_begun_without_a_marker_is_finished() -> None:
     with pytest.raises(ManifestLost):
         log_at(worlds).load()
     with worlds.running() as running:
-        assert running.state().state is State.IN_SYNC
+        assert running.state().state is SyncState.IN_SYNC
     assert worlds.is_equal()
     assert not is_marked(worlds)
 
@@ -234,7 +234,7 @@ def test_a_marker_that_cannot_be_read_still_marks(data: bytes) -> None:
     error = unfinished(worlds)
     assert "the first copy of a replica is not complete" in str(error)
     with worlds.running() as running:
-        assert running.state().state is State.IN_SYNC
+        assert running.state().state is SyncState.IN_SYNC
 
 
 def test_a_reader_without_the_right_to_the_marker_is_told_all_the_same() -> None:

@@ -16,8 +16,8 @@ from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import Fault, Kind
-from keyfold_replicator.rounds.gc import collect_orphans
-from keyfold_replicator.state.states import State
+from keyfold_replicator.rounds.gc import delete_orphans
+from keyfold_replicator.state.states import SyncState
 from tests.support.logs import MadeLog, records
 from tests.support.manifests import sink_name
 from tests.support.replica_rounds import SETTINGS, Worlds
@@ -82,7 +82,7 @@ def test_what_an_interrupted_round_copied_and_nobody_wants_any_more_is_collected
         running.replica.add(
             Fault(lambda c: c.key == FAR.manifest_key and c.operation == "put", Kind.UNAVAILABLE, times=99)
         )
-        assert running.state().state is State.WAITING
+        assert running.state().state is SyncState.WAITING
     assert len(worlds.folder()) == 4
     log.compact(merge=True)
     with worlds.running() as running:
@@ -113,7 +113,7 @@ def test_what_the_replica_still_names_is_no_orphan_when_the_source_names_it_no_m
     names = session.manifest.object_names()
     source.compact(merge=True)
     assert not names & source.manifest.object_names()
-    assert collect_orphans(far, session, source.log) == CollectedGarbage()
+    assert delete_orphans(far, session, source.log) == CollectedGarbage()
     assert {info.key.removeprefix(source.place.folder) for info in far.list(source.place.folder)} > names
 
 
@@ -123,9 +123,9 @@ def test_nothing_is_an_orphan_by_the_word_of_another_log() -> None:
     far.put(copied, b"of a version that the next round commits", Create())
     other = MadeLog(random=Random(9))
     other.append(records("z=1"))
-    assert collect_orphans(far, session, other.log) == CollectedGarbage()
+    assert delete_orphans(far, session, other.log) == CollectedGarbage()
     assert far.head(copied)
-    assert collect_orphans(far, session, source.log).object_count == 1
+    assert delete_orphans(far, session, source.log).object_count == 1
 
 
 @pytest.mark.parametrize("name", ["next_offset", "log_start_offset", "purged_to", "last_epoch"])
@@ -160,7 +160,7 @@ def test_a_right_to_delete_that_is_missing_is_shown_and_holds_up_nothing() -> No
         log.compact(merge=True)
         running.replica.add(Fault(lambda c: c.operation == "delete", Kind.UNAVAILABLE, times=1 << 40))
         state = running.state()
-        assert (state.state, state.code, state.host) == (State.IN_SYNC, "StoreUnavailable", "far.test")
+        assert (state.state, state.code, state.host) == (SyncState.IN_SYNC, "StoreUnavailable", "far.test")
         log.append(records("d=1", 4))
-        assert running.state().state is State.IN_SYNC
+        assert running.state().state is SyncState.IN_SYNC
     assert worlds.is_equal()

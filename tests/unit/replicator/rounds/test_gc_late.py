@@ -16,7 +16,7 @@ import pytest
 from keyfold.log.names import Place
 from keyfold.store.api import Create
 from keyfold.store.wrappers.faults import Call
-from keyfold_replicator.state.states import State
+from keyfold_replicator.state.states import SyncState
 from tests.support.logs import MadeLog, records
 from tests.support.replica_rounds import Running, Worlds
 
@@ -114,7 +114,7 @@ def test_nobody_builds_on_what_is_being_deleted(*, is_claimed: bool) -> None:
         assert is_awake.is_set()
         assert not found
         late.once()
-        assert late.state().state is State.IN_SYNC
+        assert late.state().state is SyncState.IN_SYNC
     assert not missing(worlds)
     assert worlds.is_equal()
 
@@ -126,6 +126,6 @@ def test_what_the_source_names_by_now_stays_although_the_replica_does_not_name_i
         assert worlds.folder() >= there
         assert not worlds.is_equal()
     with worlds.running() as running:
-        assert running.state().state is State.IN_SYNC
+        assert running.state().state is SyncState.IN_SYNC
         assert running.runner.tally.totals.objects_sent == 0
     assert worlds.is_equal()

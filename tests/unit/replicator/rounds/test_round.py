@@ -12,8 +12,8 @@ from keyfold.log.names import Place
 from keyfold.replicas.documents import CompactionEntry, Enablement
 from keyfold.store.api import Create
 from keyfold.store.wrappers.faults import Call, Fault, Kind
-from keyfold_replicator.registry.link import Orders
-from keyfold_replicator.state.states import State
+from keyfold_replicator.registry.link import DesiredReplication
+from keyfold_replicator.state.states import SyncState
 from tests.support.logs import records
 from tests.support.replica_rounds import HOLD, Worlds
 
@@ -33,7 +33,7 @@ def test_a_round_makes_the_replica_what_the_source_is() -> None:
         state = running.state()
     assert worlds.is_equal()
     assert [r.offset for r in worlds.read()] == [0, 1, 2, 3]
-    assert (state.state, state.pending.bytes, state.lag.records) == (State.IN_SYNC, 0, 0)
+    assert (state.state, state.pending.bytes, state.lag.records) == (SyncState.IN_SYNC, 0, 0)
     source, replica = worlds.manifests()
     assert (state.source_next_offset, state.replica_next_offset) == (4, 4)
     assert replica.replica is not None
@@ -62,7 +62,7 @@ def test_another_process_that_finds_nothing_new_reads_two_manifests_and_commits_
         running.once()
     before = worlds.manifests()
     with worlds.running() as running, running.asked() as (source, replica):
-        assert running.state().state is State.IN_SYNC
+        assert running.state().state is SyncState.IN_SYNC
     assert (source, replica) == (["get"], ["get"])
     assert worlds.manifests() == before
 
@@ -102,7 +102,7 @@ def test_a_crash_between_commit_and_cursor_is_repaired_by_the_next_look_with_one
     with worlds.running() as running:
         running.source.add(Fault(lambda c: c.operation == "put", Kind.UNAVAILABLE, times=1000))
         state = running.state()
-        assert (state.state, state.code, state.host) == (State.WAITING, "CommitUnknown", "near.test")
+        assert (state.state, state.code, state.host) == (SyncState.WAITING, "CommitUnknown", "near.test")
     assert worlds.is_equal()
     assert worlds.manifests()[0].hold(HOLD) is None
     with worlds.running() as running, running.asked() as (source, _):
@@ -186,7 +186,7 @@ def test_an_object_that_goes_away_under_the_copy_makes_a_new_plan_that_is_pinned
         running.source.on_call = overtake
         state = running.state()
         totals = running.runner.tally.totals
-        assert (state.state, totals.plans_repeated, totals.pins) == (State.IN_SYNC, 1, 1)
+        assert (state.state, totals.plans_repeated, totals.pins) == (SyncState.IN_SYNC, 1, 1)
     assert worlds.is_equal()
     assert [r.value for r in worlds.read()] == [b"2", b"2"]
 
@@ -197,7 +197,7 @@ def test_an_object_that_the_source_names_and_has_not_is_damage_and_not_a_race() 
     worlds.source.delete(Place("topics", "users", 0).key(entry.name))
     with worlds.running() as running:
         state = running.state()
-    assert (state.state, state.code) == (State.BROKEN, "Corrupt")
+    assert (state.state, state.code) == (SyncState.BROKEN, "Corrupt")
     assert entry.name in state.message
     assert "log verify" in state.hint
 
@@ -214,13 +214,13 @@ def test_damage_is_not_copied_again_and_again_until_the_source_has_something_new
         with running.asked() as (source, _):
             for _ in range(5):
                 state = running.state()
-                assert (state.state, state.code) == (State.BROKEN, "Corrupt")
+                assert (state.state, state.code) == (SyncState.BROKEN, "Corrupt")
         assert set(source) == {"get"}
         assert len(source) == 5
         worlds.source.delete(key)
         worlds.source.put(key, whole, Create())
         worlds.later(1_900_000)
-        assert running.state().state is State.IN_SYNC
+        assert running.state().state is SyncState.IN_SYNC
     assert worlds.is_equal()
 
 
@@ -242,10 +242,10 @@ def test_a_long_copy_stops_when_another_replicator_has_claimed() -> None:
 
         one.replica.on_call = slow
         state = one.state()
-        assert (state.state, state.code) == (State.WAITING, "Fenced")
+        assert (state.state, state.code) == (SyncState.WAITING, "Fenced")
         assert state.backoff_ms >= 30_000
         assert sum(c.operation == "put" for c in one.replica.calls) < 20
-        assert one.state().state is State.IN_SYNC
+        assert one.state().state is SyncState.IN_SYNC
     assert worlds.is_equal()
 
 
@@ -254,12 +254,12 @@ def test_the_rule_is_waited_for_with_backoff_and_ends_by_itself() -> None:
     worlds.desk.allowed = Enablement()
     log = worlds.log()
     with worlds.running() as running:
-        assert running.state().state is State.IN_SYNC
+        assert running.state().state is SyncState.IN_SYNC
         log.compact()
         before = worlds.manifests()
         waits = [running.state() for _ in range(6)]
         assert {s.code for s in waits} == {"CompactionNotEnabled"}
-        assert {s.state for s in waits} == {State.WAITING}
+        assert {s.state for s in waits} == {SyncState.WAITING}
         assert {s.host for s in waits} == {"far.test"}
         assert "keyfold replica enable-compaction" in waits[0].hint
         assert [s.attempts for s in waits] == [1, 2, 3, 4, 5, 6]
@@ -271,7 +271,7 @@ def test_the_rule_is_waited_for_with_backoff_and_ends_by_itself() -> None:
         worlds.desk.allowed = Enablement({"users": CompactionEntry(enabled=True, format=1)})
         worlds.later(2_000)
         state = running.state()
-        assert (state.state, state.attempts, state.code) == (State.IN_SYNC, 0, "")
+        assert (state.state, state.attempts, state.code) == (SyncState.IN_SYNC, 0, "")
     assert worlds.is_equal()
 
 
@@ -296,12 +296,12 @@ def test_a_replica_that_was_overtaken_needs_a_resync_sends_nothing_before_and_go
         assert worlds.manifests_of_source().purged_to == 2
         before = worlds.folder()
         state = running.state()
-        assert (state.state, state.code) == (State.RESYNC_REQUIRED, "ResyncRequired")
+        assert (state.state, state.code) == (SyncState.RESYNC_REQUIRED, "ResyncRequired")
         assert state.backoff_ms >= 30_000
         assert worlds.folder() == before
         (state,) = running.once(resync=True)
-        assert state.state is State.IN_SYNC
-        assert running.state().state is State.IN_SYNC
+        assert state.state is SyncState.IN_SYNC
+        assert running.state().state is SyncState.IN_SYNC
     assert worlds.is_equal()
 
 
@@ -327,7 +327,7 @@ def test_a_replica_that_another_brings_ahead_during_a_look_is_no_divergence() ->
             )
         state = one.state()
         assert state.code in {"", "Fenced"}
-        assert one.state().state is State.IN_SYNC
+        assert one.state().state is SyncState.IN_SYNC
     assert worlds.is_equal()
 
 
@@ -344,9 +344,9 @@ def test_two_that_replicate_end_in_sync_and_the_slower_one_is_told() -> None:
 
         one.replica.on_call = slower
         state = one.state()
-        assert two.state().state is State.IN_SYNC
+        assert two.state().state is SyncState.IN_SYNC
         assert state.code in {"", "Fenced"}
-        assert one.state().state is State.IN_SYNC
+        assert one.state().state is SyncState.IN_SYNC
     assert worlds.is_equal()
 
 
@@ -369,7 +369,7 @@ def test_another_schema_under_an_id_breaks_the_replica_and_says_which() -> None:
     worlds.replica.put("far/logs/_schemas/7.avsc", b'"int"', Create())
     with worlds.running() as running:
         state = running.state()
-    assert state.state is State.BROKEN
+    assert state.state is SyncState.BROKEN
     assert "far/logs/_schemas/7.avsc" in state.message
     assert worlds.folder() == set()
 
@@ -381,7 +381,7 @@ def test_a_log_of_other_writers_is_never_written_over() -> None:
     other.append(records("x=1"))
     with worlds.running() as running:
         state = running.state()
-    assert (state.state, state.code) == (State.BROKEN, "ReplicaDiverged")
+    assert (state.state, state.code) == (SyncState.BROKEN, "ReplicaDiverged")
     assert [r.key for r in worlds.read()] == [b"x"]
 
 
@@ -391,7 +391,7 @@ def test_a_source_whose_manifest_is_lost_is_broken_and_the_replica_stays() -> No
         running.once()
         worlds.source.delete("topics/users/partition=0/_manifest.avro")
         state = running.state()
-    assert (state.state, state.code, state.host) == (State.BROKEN, "ManifestLost", "near.test")
+    assert (state.state, state.code, state.host) == (SyncState.BROKEN, "ManifestLost", "near.test")
     assert len(worlds.read()) == 4
 
 
@@ -403,10 +403,10 @@ def test_a_replica_whose_manifest_is_lost_says_so_and_has_it_again_with_the_next
         worlds.replica.delete(FAR.manifest_key)
         worlds.later(120_000)
         state = running.state()
-        assert (state.state, state.code, state.host) == (State.BROKEN, "ManifestLost", "far.test")
+        assert (state.state, state.code, state.host) == (SyncState.BROKEN, "ManifestLost", "far.test")
         assert "log repair" not in state.hint, "which refuses: replicating is what makes it anew"
         sent = running.runner.tally.totals.objects_sent
-        assert running.state().state is State.IN_SYNC
+        assert running.state().state is SyncState.IN_SYNC
         assert running.runner.tally.totals.objects_sent == sent
     assert worlds.is_equal()
 
@@ -419,16 +419,16 @@ def test_a_side_that_is_away_is_waited_for(side: str) -> None:
         away = Fault(lambda c: c.operation != "list_folders", Kind.UNAVAILABLE, times=1 << 40)
         store.add(away)
         states = [running.state() for _ in range(3)]
-        assert {s.state for s in states} == {State.WAITING}
+        assert {s.state for s in states} == {SyncState.WAITING}
         assert {s.host for s in states} == {"near.test" if side == "source" else "far.test"}
         assert [s.attempts for s in states] == [1, 2, 3]
     with worlds.running() as running:
-        assert running.state().state is State.IN_SYNC
+        assert running.state().state is SyncState.IN_SYNC
 
 
 def test_a_paused_replica_is_left_alone_and_says_so() -> None:
     worlds = written()
-    worlds.desk.orders_ = Orders(paused=True)
+    worlds.desk.orders_ = DesiredReplication(paused=True)
     with worlds.running() as running:
         assert running.runner.once().is_paused
     assert list(worlds.replica.list("")) == []
@@ -444,7 +444,7 @@ def test_an_unregistered_replica_is_left_alone() -> None:
 def test_topics_that_are_not_covered_are_left_alone() -> None:
     worlds = written()
     worlds.log("orders").append(records("a=1"))
-    worlds.desk.orders_ = replace(Orders(), covers=lambda topic: topic == "orders")
+    worlds.desk.orders_ = replace(DesiredReplication(), covers=lambda topic: topic == "orders")
     with worlds.running() as running:
         assert [s.place.topic for s in running.once()] == ["orders"]
 
@@ -456,7 +456,12 @@ def test_one_partition_that_fails_holds_up_no_other() -> None:
     worlds.source.delete("topics/users/partition=2/_manifest.avro")
     with worlds.running() as running:
         states = running.once()
-        assert [s.state for s in states] == [State.IN_SYNC, State.IN_SYNC, State.BROKEN, State.IN_SYNC]
+        assert [s.state for s in states] == [
+            SyncState.IN_SYNC,
+            SyncState.IN_SYNC,
+            SyncState.BROKEN,
+            SyncState.IN_SYNC,
+        ]
         assert not running.runner.once().is_in_sync
 
 
@@ -470,7 +475,7 @@ def test_a_listing_that_fails_is_the_runs_error() -> None:
 def test_orders_that_cannot_be_read_are_the_runs_error() -> None:
     worlds = written()
 
-    def away() -> Orders:
+    def away() -> DesiredReplication:
         raise StoreUnavailable("k", "time-out")
 
     with worlds.running() as running:

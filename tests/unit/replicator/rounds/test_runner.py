@@ -16,13 +16,13 @@ from keyfold.log.manifest import NO_VERSION
 from keyfold.replicas.documents import Enablement
 from keyfold.runtime.clock import SystemClock
 from keyfold.store.wrappers.faults import Call, Fault, Kind
-from keyfold_replicator.copy.schemas import SchemaCourier
-from keyfold_replicator.registry.link import Orders
-from keyfold_replicator.rounds.holds import Pin
+from keyfold_replicator.copy.schemas import SchemaCopier
+from keyfold_replicator.registry.link import DesiredReplication
+from keyfold_replicator.rounds.holds import SourceHold
 from keyfold_replicator.rounds.runner import Runner, RunnerTimings
-from keyfold_replicator.rounds.worker import Worker
-from keyfold_replicator.state.retry import Retry
-from keyfold_replicator.state.states import State
+from keyfold_replicator.rounds.worker import PartitionWorker
+from keyfold_replicator.state.retry import RoundBackoff
+from keyfold_replicator.state.states import SyncState
 from keyfold_replicator.state.totals import Tally
 from tests.support.logs import records
 from tests.support.replica_rounds import ENABLED, HOLD, SETTINGS, Running, Worlds, link
@@ -57,17 +57,17 @@ def worlds() -> Worlds:
     return found
 
 
-def states(running: Running) -> set[State]:
+def states(running: Running) -> set[SyncState]:
     return {s.state for s in running.runner.states()}
 
 
 def test_a_loop_follows_the_source_and_takes_in_topics_that_appear(worlds: Worlds) -> None:
     with worlds.running(QUICK, clock=SystemClock()) as running, looping(running):
-        until(lambda: states(running) == {State.IN_SYNC})
+        until(lambda: states(running) == {SyncState.IN_SYNC})
         worlds.log().append(records("b=1", 1))
         until(lambda: [s.replica_next_offset for s in running.runner.states()] == [2])
         worlds.log("orders").append(records("x=1"))
-        until(lambda: len(running.runner.states()) == 2 and states(running) == {State.IN_SYNC})
+        until(lambda: len(running.runner.states()) == 2 and states(running) == {SyncState.IN_SYNC})
     assert worlds.is_equal()
     assert worlds.is_equal("orders")
     assert worlds.published[-1] == running.runner.states()
@@ -76,13 +76,13 @@ def test_a_loop_follows_the_source_and_takes_in_topics_that_appear(worlds: World
 def test_a_loop_pauses_resumes_and_leaves_out_topics_as_it_is_told(worlds: Worlds) -> None:
     worlds.log("orders").append(records("x=1"))
     with worlds.running(QUICK, clock=SystemClock()) as running, looping(running):
-        until(lambda: states(running) == {State.IN_SYNC} and len(running.runner.states()) == 2)
-        worlds.desk.orders_ = Orders(paused=True)
-        until(lambda: states(running) == {State.PAUSED})
+        until(lambda: states(running) == {SyncState.IN_SYNC} and len(running.runner.states()) == 2)
+        worlds.desk.orders_ = DesiredReplication(paused=True)
+        until(lambda: states(running) == {SyncState.PAUSED})
         worlds.log().append(records("b=1", 1))
         time.sleep(0.2)
         assert worlds.manifests()[1].next_offset == 1
-        worlds.desk.orders_ = Orders(covers=lambda topic: topic == "users")
+        worlds.desk.orders_ = DesiredReplication(covers=lambda topic: topic == "users")
         until(lambda: [s.replica_next_offset for s in running.runner.states()] == [2])
         assert {s.place.topic for s in running.runner.states()} == {"users"}
 
@@ -95,8 +95,8 @@ def test_a_loop_keeps_its_topics_while_a_new_pattern_cannot_be_matched(worlds: W
         raise ConfigError("topics.regex", "has not been matched")
 
     with worlds.running(QUICK, clock=SystemClock()) as running, looping(running):
-        until(lambda: states(running) == {State.IN_SYNC})
-        worlds.desk.orders_ = Orders(covers=endless)
+        until(lambda: states(running) == {SyncState.IN_SYNC})
+        worlds.desk.orders_ = DesiredReplication(covers=endless)
         until(lambda: bool(told))
         worlds.log().append(records("b=1", 1))
         until(lambda: [s.replica_next_offset for s in running.runner.states()] == [2])
@@ -106,7 +106,7 @@ def test_a_loop_ends_when_the_registration_is_gone(worlds: Worlds) -> None:
     with worlds.running(QUICK, clock=SystemClock()) as running:
         thread = threading.Thread(target=running.runner.loop, args=(threading.Event(),))
         thread.start()
-        until(lambda: states(running) == {State.IN_SYNC})
+        until(lambda: states(running) == {SyncState.IN_SYNC})
         worlds.desk.orders_ = None
         thread.join(60)
         assert not thread.is_alive()
@@ -114,9 +114,9 @@ def test_a_loop_ends_when_the_registration_is_gone(worlds: Worlds) -> None:
 
 def test_orders_that_cannot_be_read_leave_what_is_known(worlds: Worlds) -> None:
     with worlds.running(QUICK, clock=SystemClock()) as running, looping(running):
-        until(lambda: states(running) == {State.IN_SYNC})
+        until(lambda: states(running) == {SyncState.IN_SYNC})
 
-        def away() -> Orders:
+        def away() -> DesiredReplication:
             raise StoreUnavailable("k", "time-out")
 
         worlds.desk.orders = away  # type: ignore[method-assign]
@@ -131,16 +131,16 @@ def test_a_pause_ends_a_copy_between_objects_and_a_resume_goes_on_with_it(worlds
     with worlds.running(QUICK, clock=SystemClock()) as running:
         running.source.on_call = lambda c: time.sleep(0.03) if c.key.endswith((".parquet", ".avro")) else None
         with looping(running):
-            until(lambda: states(running) == {State.COPYING})
-            worlds.desk.orders_ = Orders(paused=True)
-            until(lambda: states(running) == {State.PAUSED})
+            until(lambda: states(running) == {SyncState.COPYING})
+            worlds.desk.orders_ = DesiredReplication(paused=True)
+            until(lambda: states(running) == {SyncState.PAUSED})
             time.sleep(0.3)
             there = worlds.folder()
             assert len(there) < 60
             time.sleep(0.2)
             assert worlds.folder() == there
-            worlds.desk.orders_ = Orders()
-            until(lambda: states(running) == {State.IN_SYNC})
+            worlds.desk.orders_ = DesiredReplication()
+            until(lambda: states(running) == {SyncState.IN_SYNC})
         sent = [c.key for c in running.replica.calls if c.operation == "put" and c.key.endswith((".parquet", ".avro"))]
         assert len(sent) == 60 + 1  # and the manifest
         assert running.runner.tally.totals.failures == {}
@@ -149,18 +149,18 @@ def test_a_pause_ends_a_copy_between_objects_and_a_resume_goes_on_with_it(worlds
 def test_what_waits_for_the_rule_goes_on_soon_after_it_is_allowed(worlds: Worlds) -> None:
     worlds.desk.allowed = Enablement()
     worlds.log().compact()
-    slow = replace(QUICK, retry=Retry(3_600_000, 3_600_000))
+    slow = replace(QUICK, retry=RoundBackoff(3_600_000, 3_600_000))
     with worlds.running(slow, clock=SystemClock()) as running, looping(running):
-        until(lambda: states(running) == {State.WAITING})
+        until(lambda: states(running) == {SyncState.WAITING})
         time.sleep(0.1)
         worlds.desk.allowed = ENABLED
-        until(lambda: states(running) == {State.IN_SYNC})
+        until(lambda: states(running) == {SyncState.IN_SYNC})
 
 
 def test_a_topic_that_is_removed_at_the_source_is_let_go_and_its_replica_stays(worlds: Worlds) -> None:
     worlds.log("orders").append(records("x=1"))
     with worlds.running(QUICK, clock=SystemClock()) as running, looping(running):
-        until(lambda: states(running) == {State.IN_SYNC} and len(running.runner.states()) == 2)
+        until(lambda: states(running) == {SyncState.IN_SYNC} and len(running.runner.states()) == 2)
         for info in list(worlds.source.list("topics/orders/")):
             worlds.source.delete(info.key)
         until(lambda: [s.place.topic for s in running.runner.states()] == ["users"])
@@ -170,16 +170,16 @@ def test_a_topic_that_is_removed_at_the_source_is_let_go_and_its_replica_stays(w
 def test_one_side_that_is_away_is_waited_for_and_comes_back_by_itself(worlds: Worlds) -> None:
     settings = replace(QUICK, retry=replace(QUICK.retry, first_ms=5, cap_ms=50))
     with worlds.running(settings, clock=SystemClock()) as running, looping(running):
-        until(lambda: states(running) == {State.IN_SYNC})
+        until(lambda: states(running) == {SyncState.IN_SYNC})
         is_away = threading.Event()
         is_away.set()
         running.replica.add(Fault(lambda _c: is_away.is_set(), Kind.UNAVAILABLE, times=1 << 40))
         worlds.log().append(records("b=1", 1))
         until(lambda: any(s.attempts > 3 for s in running.runner.states()))
         (state,) = running.runner.states()
-        assert (state.state, state.code, state.host) == (State.WAITING, "StoreUnavailable", "far.test")
+        assert (state.state, state.code, state.host) == (SyncState.WAITING, "StoreUnavailable", "far.test")
         is_away.clear()
-        until(lambda: states(running) == {State.IN_SYNC})
+        until(lambda: states(running) == {SyncState.IN_SYNC})
         (state,) = running.runner.states()
         assert (state.attempts, state.code) == (0, "")
     assert worlds.is_equal()
@@ -194,7 +194,7 @@ def test_stopping_does_not_wait_for_a_long_copy(worlds: Worlds) -> None:
         running.source.on_call = lambda c: time.sleep(0.05) if c.operation == "get" else None
         running.runner.once(lambda: bool(worlds.folder()))
         (state,) = running.runner.states()
-        assert (state.state, state.code) == (State.PENDING, "")
+        assert (state.state, state.code) == (SyncState.PENDING, "")
     assert 0 < len(worlds.folder()) < 80
     with worlds.running(QUICK) as running:
         running.once()
@@ -225,10 +225,10 @@ def test_partitions_that_copy_for_long_keep_no_other_waiting(worlds: Worlds) -> 
     with worlds.running(slow, clock=SystemClock()) as running:
         running.source.on_call = lambda c: time.sleep(0.1) if c.key.endswith(".parquet") else None
         with looping(running):
-            until(lambda: sum(s.state is State.COPYING for s in running.runner.states()) == 3)
+            until(lambda: sum(s.state is SyncState.COPYING for s in running.runner.states()) == 3)
             worlds.log().append(records("b=1", 1))
             until(lambda: running.runner.states()[-1].replica_next_offset == 2)
-            assert sum(s.state is State.COPYING for s in running.runner.states()) == 3
+            assert sum(s.state is SyncState.COPYING for s in running.runner.states()) == 3
 
 
 def test_states_are_published_while_copying(worlds: Worlds) -> None:
@@ -238,7 +238,7 @@ def test_states_are_published_while_copying(worlds: Worlds) -> None:
     with worlds.running(QUICK, clock=SystemClock()) as running:
         running.source.on_call = lambda c: time.sleep(0.03) if c.operation == "get" else None
         running.once()
-    copying = [s for states in worlds.published for s in states if s.state is State.COPYING]
+    copying = [s for states in worlds.published for s in states if s.state is SyncState.COPYING]
     assert len({s.pending.bytes for s in copying}) > 1
 
 
@@ -262,11 +262,11 @@ class Defect(Exception):
 def breaking(monkeypatch: pytest.MonkeyPatch, when: Callable[[], object]) -> None:
     """Workers that have a defect, which shows when `when` says so."""
 
-    def run(_self: Worker, *, resync: bool = False) -> None:
+    def run(_self: PartitionWorker, *, resync: bool = False) -> None:
         until(when)
         raise Defect
 
-    monkeypatch.setattr(Worker, "run", run)
+    monkeypatch.setattr(PartitionWorker, "run", run)
 
 
 @pytest.mark.parametrize("is_told_to_stop", [False, True])
@@ -311,7 +311,7 @@ def test_a_defect_that_comes_while_a_loop_ends_is_not_lost(worlds: Worlds, monke
 
 def test_a_pin_is_renewed_and_never_after_its_round(worlds: Worlds) -> None:
     log = worlds.log()
-    with Pin(log.log, HOLD, log.log.load(), 60_000) as pin:
+    with SourceHold(log.log, HOLD, log.log.load(), 60_000) as pin:
         first = worlds.manifests_of_source().hold(HOLD)
         worlds.later(30_000)
         pin.renew()
@@ -329,7 +329,7 @@ def test_a_pin_is_renewed_and_never_after_its_round(worlds: Worlds) -> None:
 def test_a_pin_holds_what_its_version_names_although_the_source_is_cleaned(worlds: Worlds) -> None:
     log = worlds.log()
     log.append(records("a=2", 1))
-    pin = Pin(log.log, HOLD, log.log.load(), 60_000)
+    pin = SourceHold(log.log, HOLD, log.log.load(), 60_000)
     log.compact(merge=True)
     manifest = worlds.manifests_of_source()
     hold = manifest.hold(HOLD)
@@ -351,7 +351,7 @@ def test_rounds_at_once_share_listings_and_none_takes_one_that_began_before_it_a
                 time.sleep(0.02)
 
         running.source.on_call = slow
-        courier = SchemaCourier(
+        courier = SchemaCopier(
             link(running.source, running.replica), running.runner._transfer, Tally(), running.runner._patience
         )
         threads = [threading.Thread(target=courier.carry) for _ in range(asked)]

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from keyfold.replicas.documents import Registration
-from keyfold.replicas.registry import Registry
+from keyfold.replicas.registry import ReplicaRegistry
 from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.buffers import Bytes
 from keyfold.runtime.clock import ManualClock, SystemClock
@@ -22,10 +22,10 @@ from keyfold.store.wrappers.faults import Call, Fault, Kind
 from keyfold_replicator.registry.link import ReplicaSettings
 from keyfold_replicator.registry.opening import side
 from keyfold_replicator.rounds.runner import RunnerTimings
-from keyfold_replicator.rounds.service import Means, Replication, quiet_max_s
-from keyfold_replicator.state.states import PartitionState, State
+from keyfold_replicator.rounds.service import Replication, ReplicationContext, quiet_max_s
+from keyfold_replicator.state.states import PartitionState, SyncState
 from keyfold_replicator.state.totals import Tally
-from keyfold_replicator.status.status_report import load_reported
+from keyfold_replicator.status.status_report import load_report
 from tests.support.logs import records
 from tests.support.replica_command import Buckets, made_log, read
 
@@ -58,8 +58,8 @@ def buckets() -> Buckets:
     return Buckets()
 
 
-def means(buckets: Buckets) -> Means:
-    return Means(
+def means(buckets: Buckets) -> ReplicationContext:
+    return ReplicationContext(
         SETTINGS,
         SystemClock(),
         Random(5),
@@ -75,8 +75,8 @@ def replication(buckets: Buckets, *names: str, watch: Seen | None = None) -> Rep
     return Replication(side(buckets["log"], "topics"), means(buckets), names, watch=watch, look_s=0.05)
 
 
-def registry(buckets: Buckets) -> Registry:
-    return Registry(buckets["log"], "topics", SystemClock(), Random(6))
+def registry(buckets: Buckets) -> ReplicaRegistry:
+    return ReplicaRegistry(buckets["log"], "topics", SystemClock(), Random(6))
 
 
 def registered(name: str, bucket: str, **more: str) -> Registration:
@@ -129,11 +129,11 @@ def test_replicas_come_and_go_while_it_runs(buckets: Buckets) -> None:
         made.append(records("d=1", 4))
         until(lambda: has_all(buckets, "archive"))
         assert len(read(buckets, "dr")) == 4
-    assert [s.state for s in watch.states["archive"]] == [State.IN_SYNC]
-    reported = load_reported(buckets["log"], "topics", "archive")
+    assert [s.state for s in watch.states["archive"]] == [SyncState.IN_SYNC]
+    reported = load_report(buckets["log"], "topics", "archive")
     assert reported is not None
     assert not reported.is_running
-    assert load_reported(buckets["log"], "topics", "dr") is None
+    assert load_report(buckets["log"], "topics", "dr") is None
 
 
 def test_a_replica_that_is_edited_is_opened_anew(buckets: Buckets) -> None:
@@ -186,7 +186,7 @@ def test_what_one_replica_cannot_do_holds_up_no_other(buckets: Buckets) -> None:
         until(lambda: has_all(buckets, "dr"))
 
         def has_said() -> bool:
-            reported = load_reported(buckets["log"], "topics", "nobody")
+            reported = load_report(buckets["log"], "topics", "nobody")
             return reported is not None and "`KEYFOLD_REPLICA_NO_ID` is not set" in reported.error
 
         until(has_said)
@@ -264,7 +264,7 @@ def test_no_single_request_that_fails_ends_a_run() -> None:
         buckets.restart()
         if at:
             buckets[bucket].add(Fault(at, Kind.UNAVAILABLE))
-        one = Means(SETTINGS, buckets.clock, Random(5), "here:1", opener=buckets.open, environ={})
+        one = ReplicationContext(SETTINGS, buckets.clock, Random(5), "here:1", opener=buckets.open, environ={})
         found = Replication(side(buckets["log"], "topics"), one).once()["dr"]
         assert (found.is_in_sync, found.error) == (True, ""), str(buckets[bucket].calls[at - 1])
         assert read(buckets, "dr") == read(buckets, "log")

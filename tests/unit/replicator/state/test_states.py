@@ -30,9 +30,9 @@ from keyfold.errors import (
 )
 from keyfold.log.names import Place
 from keyfold_replicator.copy.jobs import TransferStopped
-from keyfold_replicator.rounds.state_table import Board
+from keyfold_replicator.rounds.state_table import StateTable
 from keyfold_replicator.state.figures import Lag, Pending
-from keyfold_replicator.state.states import PartitionState, State, trouble
+from keyfold_replicator.state.states import PartitionState, SyncState, failure_of
 
 PLACE = Place("topics", "users", 3)
 LOG = ("users", 3, "what happened")
@@ -65,42 +65,46 @@ BROKEN: list[Exception] = [
 
 @pytest.mark.parametrize("error", WAITING, ids=lambda e: type(e).__name__)
 def test_what_passes_or_is_to_be_allowed_is_waited_for(error: KeyfoldError) -> None:
-    found = trouble(error, "far.test")
-    assert found.state is State.WAITING
+    found = failure_of(error, "far.test")
+    assert found.state is SyncState.WAITING
     assert found.code == type(error).__name__
     assert found.host == "far.test"
 
 
 @pytest.mark.parametrize("error", BROKEN, ids=lambda e: type(e).__name__)
 def test_what_does_not_pass_is_broken(error: Exception) -> None:
-    assert trouble(error, "far.test").state is State.BROKEN
+    assert failure_of(error, "far.test").state is SyncState.BROKEN
 
 
 def test_a_resync_has_a_state_of_its_own() -> None:
-    found = trouble(ResyncRequired(*LOG, hint="keyfold replica resync"), "far.test")
-    assert (found.state, found.code, found.hint) == (State.RESYNC_REQUIRED, "ResyncRequired", "keyfold replica resync")
+    found = failure_of(ResyncRequired(*LOG, hint="keyfold replica resync"), "far.test")
+    assert (found.state, found.code, found.hint) == (
+        SyncState.RESYNC_REQUIRED,
+        "ResyncRequired",
+        "keyfold replica resync",
+    )
 
 
 def test_the_stores_own_word_is_the_code_if_it_is_one() -> None:
-    assert trouble(StoreUnavailable("k", "slow", code="SlowDown"), "h").code == "SlowDown"
-    assert trouble(StoreUnavailable("k", "slow", code="503 SlowDown"), "h").code == "StoreUnavailable"
-    assert trouble(AccessDenied("k", "no"), "h").code == "AccessDenied"
+    assert failure_of(StoreUnavailable("k", "slow", code="SlowDown"), "h").code == "SlowDown"
+    assert failure_of(StoreUnavailable("k", "slow", code="503 SlowDown"), "h").code == "StoreUnavailable"
+    assert failure_of(AccessDenied("k", "no"), "h").code == "AccessDenied"
 
 
 def test_an_error_that_knows_its_host_is_believed() -> None:
     error = StoreUnavailable("k", "slow")
     error.host = "near.test:9000"
-    assert trouble(error, "far.test").host == "near.test:9000"
+    assert failure_of(error, "far.test").host == "near.test:9000"
 
 
 def test_an_error_that_is_nobodys_is_called_a_defect() -> None:
-    found = trouble(ZeroDivisionError("x"), "h")
+    found = failure_of(ZeroDivisionError("x"), "h")
     assert (found.code, "ZeroDivisionError" in found.message, "report" in found.hint) == ("Internal", True, True)
 
 
 def full() -> PartitionState:
     return PartitionState(
-        PLACE, State.WAITING, code="SlowDown", host="far.test", message="m", hint="h", attempts=3, backoff_ms=400,
+        PLACE, SyncState.WAITING, code="SlowDown", host="far.test", message="m", hint="h", attempts=3, backoff_ms=400,
         last_attempt_ms=1000, next_attempt_ms=1400, last_success_ms=500, pending=Pending(1, 2, 3, 4, 5), lag=Lag(6, 7),
         source_version=8, source_next_offset=9, replica_version=10, replica_next_offset=11,
     )  # fmt: skip
@@ -112,28 +116,28 @@ def test_a_state_survives_json() -> None:
 
 def test_a_state_of_another_release_is_read_as_far_as_it_is_known() -> None:
     found = {"topic": "users", "partition": 3, "state": "dreaming", "backoff_ms": 7, "dreams": [1]}
-    assert PartitionState.of_json(found, "topics") == PartitionState(PLACE, State.PENDING, backoff_ms=7)
+    assert PartitionState.of_json(found, "topics") == PartitionState(PLACE, SyncState.PENDING, backoff_ms=7)
 
 
 def test_failures_count_up_and_a_success_forgets_them() -> None:
-    found = trouble(StoreUnavailable("k", "slow"), "h")
+    found = failure_of(StoreUnavailable("k", "slow"), "h")
     state = PartitionState(PLACE).failed(found, now_ms=1000, backoff_ms=90).failed(found, now_ms=1100, backoff_ms=190)
     assert (state.attempts, state.backoff_ms, state.last_attempt_ms, state.next_attempt_ms) == (2, 190, 1100, 1290)
     assert state.has_failed
     good = state.succeeded(now_ms=1300, next_attempt_ms=6300)
-    assert (good.attempts, good.backoff_ms, good.code, good.state) == (0, 0, "", State.IN_SYNC)
+    assert (good.attempts, good.backoff_ms, good.code, good.state) == (0, 0, "", SyncState.IN_SYNC)
     assert not good.has_failed
     assert good.last_success_ms == 1300
 
 
 def test_a_board_says_whether_anything_worth_writing_has_changed() -> None:
-    board = Board()
+    board = StateTable()
     board.change(PLACE, lambda s: s.succeeded(now_ms=1, next_attempt_ms=2))
     assert board.take_changes()
     board.change(PLACE, lambda s: s.succeeded(now_ms=3, next_attempt_ms=4))
     assert not board.take_changes()
     assert board.state(PLACE).last_success_ms == 3
-    board.change(PLACE, lambda s: s.failed(trouble(StoreUnavailable("k", "x"), "h"), now_ms=5, backoff_ms=1))
+    board.change(PLACE, lambda s: s.failed(failure_of(StoreUnavailable("k", "x"), "h"), now_ms=5, backoff_ms=1))
     assert board.take_changes()
     board.drop(PLACE)
     assert board.take_changes()

@@ -13,15 +13,15 @@ from keyfold.log.manifest import Hold, Manifest, ReplicaState
 from keyfold.log.names import Place
 from keyfold.replicas.documents import ALL_TOPICS, CompactionEntry, Enablement
 from keyfold_replicator.state.figures import Lag, Pending
-from keyfold_replicator.state.states import PartitionState, State, trouble
-from keyfold_replicator.status.assessment import Asked, Seen, Standing, judge
+from keyfold_replicator.state.states import PartitionState, SyncState, failure_of
+from keyfold_replicator.status.assessment import AssessedReplica, Assessment, BothManifests, assess
 from keyfold_replicator.status.summary import summary
 from tests.support.manifests import empty_manifest, entry, sink_name
 
 NOW_MS = 1_700_000_000_000
 PLACE = Place("topics", "users", 0)
 ENABLED = Enablement({ALL_TOPICS: CompactionEntry(enabled=True, format=1)})
-ASKED = Asked("dr", "dr@1", "s3.source", "s3.replica", enablement=Enablement())
+ASKED = AssessedReplica("dr", "dr@1", "s3.source", "s3.replica", enablement=Enablement())
 
 
 def log(segments: int, **changes: Any) -> Manifest:
@@ -38,12 +38,12 @@ def replica_of(source: Manifest, segments: int, **changes: Any) -> Manifest:
     return replace(source, version=2, replica=state, segments=some, next_offset=10 * segments, holds=(), **changes)
 
 
-def seen(source: Manifest | KeyfoldError, replica: Manifest | KeyfoldError | None) -> Seen:
+def seen(source: Manifest | KeyfoldError, replica: Manifest | KeyfoldError | None) -> BothManifests:
     pinned = source if isinstance(source, KeyfoldError) else Pinned(source, "etag", NOW_MS)
-    return Seen(PLACE, pinned, replica)
+    return BothManifests(PLACE, pinned, replica)
 
 
-def failed(code: str = "SlowDown", state: State = State.WAITING, **changes: Any) -> PartitionState:
+def failed(code: str = "SlowDown", state: SyncState = SyncState.WAITING, **changes: Any) -> PartitionState:
     values: dict[str, Any] = {"code": code, "host": "s3.replica", "message": "no", "hint": "wait", "attempts": 4}
     times = {"backoff_ms": 800, "last_attempt_ms": NOW_MS - 500, "next_attempt_ms": NOW_MS + 300}
     return PartitionState(PLACE, state, **{**values, **times, **changes})
@@ -54,8 +54,8 @@ def failed(code: str = "SlowDown", state: State = State.WAITING, **changes: Any)
 
 def test_equal_content_is_in_sync_whatever_the_versions() -> None:
     source = log(3, holds=(Hold("dr@1", -1, 0, 30, NOW_MS),))
-    found = judge(seen(source, replica_of(source, 3)), ASKED)
-    assert (found.state.state, found.state.pending, found.state.lag) == (State.IN_SYNC, Pending(), Lag())
+    found = assess(seen(source, replica_of(source, 3)), ASKED)
+    assert (found.state.state, found.state.pending, found.state.lag) == (SyncState.IN_SYNC, Pending(), Lag())
     assert (found.state.source_version, found.state.replica_version) == (6, 5)
     assert (found.state.source_next_offset, found.state.replica_next_offset) == (30, 30)
     assert found.errors == ()
@@ -63,62 +63,62 @@ def test_equal_content_is_in_sync_whatever_the_versions() -> None:
 
 def test_what_differs_is_pending_with_its_figures() -> None:
     source = log(3)
-    found = judge(seen(source, replica_of(source, 1)), ASKED).state
-    assert (found.state, found.pending.bytes, found.lag.records) == (State.PENDING, 300, 20)
+    found = assess(seen(source, replica_of(source, 1)), ASKED).state
+    assert (found.state, found.pending.bytes, found.lag.records) == (SyncState.PENDING, 300, 20)
 
 
 def test_a_change_without_a_byte_to_send_is_pending_too() -> None:
     source = log(3)
     changed = replace(source, settings={"cleanup.policy": "compact"})
-    found = judge(seen(changed, replica_of(source, 3)), ASKED).state
-    assert (found.state, found.pending) == (State.PENDING, Pending())
+    found = assess(seen(changed, replica_of(source, 3)), ASKED).state
+    assert (found.state, found.pending) == (SyncState.PENDING, Pending())
 
 
 def test_nothing_there_yet_is_pending() -> None:
-    found = judge(seen(log(2), None), ASKED).state
-    assert (found.state, found.pending.segments, found.replica_next_offset) == (State.PENDING, 2, -1)
+    found = assess(seen(log(2), None), ASKED).state
+    assert (found.state, found.pending.segments, found.replica_next_offset) == (SyncState.PENDING, 2, -1)
 
 
 def test_a_purge_above_what_the_replica_has_asks_for_a_resync_also_while_paused() -> None:
     source = log(3, purged_to=20)
     for is_paused in (False, True):
-        found = judge(seen(source, replica_of(source, 2)), replace(ASKED, is_paused=is_paused))
-        assert found.state.state is State.RESYNC_REQUIRED
+        found = assess(seen(source, replica_of(source, 2)), replace(ASKED, is_paused=is_paused))
+        assert found.state.state is SyncState.RESYNC_REQUIRED
         assert found.state.code == "ResyncRequired"
         assert "keyfold replica resync" in found.state.hint
     below = replace(source, purged_to=19)
     asked = replace(ASKED, enablement=ENABLED)
-    assert judge(seen(below, replica_of(below, 2)), asked).state.state is State.PENDING
-    assert judge(seen(source, None), asked).state.state is State.PENDING, "a first copy needs none"
+    assert assess(seen(below, replica_of(below, 2)), asked).state.state is SyncState.PENDING
+    assert assess(seen(source, None), asked).state.state is SyncState.PENDING, "a first copy needs none"
 
 
 def test_a_log_that_has_writers_of_its_own_or_another_source_is_broken_though_no_process_has_said_so() -> None:
     source = log(3)
     promoted = replace(replica_of(source, 3), replica=None)
-    found = judge(seen(replace(source, next_offset=31), promoted), ASKED).state
-    assert (found.state, found.code) == (State.BROKEN, "ReplicaDiverged")
+    found = assess(seen(replace(source, next_offset=31), promoted), ASKED).state
+    assert (found.state, found.code) == (SyncState.BROKEN, "ReplicaDiverged")
     anew = replace(source, log_id="f" * 32)
-    found = judge(seen(anew, replica_of(source, 3)), ASKED).state
-    assert (found.state, found.code, found.host) == (State.BROKEN, "ReplicaDiverged", "s3.replica")
+    found = assess(seen(anew, replica_of(source, 3)), ASKED).state
+    assert (found.state, found.code, found.host) == (SyncState.BROKEN, "ReplicaDiverged", "s3.replica")
     assert "resync" in found.hint
 
 
 def test_a_compacted_log_waits_for_compaction_to_be_enabled_though_no_process_has_said_so() -> None:
     source = log(3, first_dirty_offset=10)
-    found = judge(seen(source, replica_of(log(3), 2)), ASKED)
-    assert (found.state.state, found.state.code) == (State.WAITING, "CompactionNotEnabled")
+    found = assess(seen(source, replica_of(log(3), 2)), ASKED)
+    assert (found.state.state, found.state.code) == (SyncState.WAITING, "CompactionNotEnabled")
     assert found.state.host == "s3.replica"
     assert "enable-compaction" in found.errors[0].hint
     enabled = replace(ASKED, enablement=ENABLED)
-    assert judge(seen(source, replica_of(log(3), 2)), enabled).state.state is State.PENDING
+    assert assess(seen(source, replica_of(log(3), 2)), enabled).state.state is SyncState.PENDING
     newer = replace(source, min_reader=2)
-    assert judge(seen(newer, None), enabled).state.code == "ReplicaFormatTooOld"
+    assert assess(seen(newer, None), enabled).state.code == "ReplicaFormatTooOld"
 
 
 def test_a_paused_replica_is_paused_and_its_figures_go_on() -> None:
     source = log(3)
-    found = judge(seen(source, replica_of(source, 1)), replace(ASKED, is_paused=True)).state
-    assert (found.state, found.pending.segments) == (State.PAUSED, 2)
+    found = assess(seen(source, replica_of(source, 1)), replace(ASKED, is_paused=True)).state
+    assert (found.state, found.pending.segments) == (SyncState.PAUSED, 2)
 
 
 # By the process
@@ -126,8 +126,8 @@ def test_a_paused_replica_is_paused_and_its_figures_go_on() -> None:
 
 def test_a_process_at_work_is_believed_about_its_waits() -> None:
     source = log(3)
-    found = judge(seen(source, replica_of(source, 1)), ASKED, failed(), is_alive=True)
-    assert (found.state.state, found.state.code, found.state.attempts) == (State.WAITING, "SlowDown", 4)
+    found = assess(seen(source, replica_of(source, 1)), ASKED, failed(), is_alive=True)
+    assert (found.state.state, found.state.code, found.state.attempts) == (SyncState.WAITING, "SlowDown", 4)
     assert (found.state.backoff_ms, found.state.next_attempt_ms) == (800, NOW_MS + 300)
     assert found.state.pending.segments == 2, "figures are of now"
     assert [e.code for e in found.errors] == ["SlowDown"]
@@ -135,70 +135,70 @@ def test_a_process_at_work_is_believed_about_its_waits() -> None:
 
 def test_an_error_of_a_process_at_work_shows_although_nothing_is_left_to_send() -> None:
     source = log(3)
-    reported = failed("AccessDenied", State.BROKEN, host="s3.source")
-    assert judge(seen(source, replica_of(source, 3)), ASKED, reported, is_alive=True).state.state is State.BROKEN
-    gone = judge(seen(source, replica_of(source, 3)), ASKED, reported).state
-    assert (gone.state, gone.code, gone.backoff_ms) == (State.IN_SYNC, "", 0)
+    reported = failed("AccessDenied", SyncState.BROKEN, host="s3.source")
+    assert assess(seen(source, replica_of(source, 3)), ASKED, reported, is_alive=True).state.state is SyncState.BROKEN
+    gone = assess(seen(source, replica_of(source, 3)), ASKED, reported).state
+    assert (gone.state, gone.code, gone.backoff_ms) == (SyncState.IN_SYNC, "", 0)
 
 
 def test_the_last_error_of_a_process_that_has_ended_shows_while_something_is_left() -> None:
     source = log(3)
-    found = judge(seen(source, replica_of(source, 1)), ASKED, failed("Corrupt", State.BROKEN)).state
-    assert (found.state, found.code) == (State.BROKEN, "Corrupt")
+    found = assess(seen(source, replica_of(source, 1)), ASKED, failed("Corrupt", SyncState.BROKEN)).state
+    assert (found.state, found.code) == (SyncState.BROKEN, "Corrupt")
 
 
 def test_a_refusal_of_a_process_that_has_ended_is_looked_at_again() -> None:
     source = log(3, first_dirty_offset=10)
     reported = failed("CompactionNotEnabled")
     enabled = replace(ASKED, enablement=ENABLED)
-    assert judge(seen(source, replica_of(log(3), 2)), enabled, reported).state.state is State.PENDING
-    still = judge(seen(source, replica_of(log(3), 2)), enabled, reported, is_alive=True).state
-    assert still.state is State.WAITING, "it has not tried again yet"
+    assert assess(seen(source, replica_of(log(3), 2)), enabled, reported).state.state is SyncState.PENDING
+    still = assess(seen(source, replica_of(log(3), 2)), enabled, reported, is_alive=True).state
+    assert still.state is SyncState.WAITING, "it has not tried again yet"
     blind = replace(ASKED, enablement=None)
-    assert judge(seen(source, replica_of(log(3), 2)), blind, reported).state.state is State.WAITING
+    assert assess(seen(source, replica_of(log(3), 2)), blind, reported).state.state is SyncState.WAITING
 
 
 def test_what_could_not_be_done_beside_a_round_is_shown_and_changes_no_state() -> None:
     source = log(3)
-    reported = failed("AccessDenied", State.IN_SYNC, attempts=0, backoff_ms=0)
-    for replica, state in ((3, State.IN_SYNC), (2, State.PENDING)):
-        found = judge(seen(source, replica_of(source, replica)), ASKED, reported, is_alive=True)
+    reported = failed("AccessDenied", SyncState.IN_SYNC, attempts=0, backoff_ms=0)
+    for replica, state in ((3, SyncState.IN_SYNC), (2, SyncState.PENDING)):
+        found = assess(seen(source, replica_of(source, replica)), ASKED, reported, is_alive=True)
         assert (found.state.state, found.state.code) == (state, "")
         assert [e.code for e in found.errors] == ["AccessDenied"]
 
 
 def test_the_error_of_a_replica_that_was_paused_stays_and_counts_again_after_it() -> None:
     source = log(3)
-    reported = failed("AccessDenied", State.PAUSED)
-    paused = judge(seen(source, replica_of(source, 1)), replace(ASKED, is_paused=True), reported, is_alive=True)
-    assert (paused.state.state, [e.code for e in paused.errors]) == (State.PAUSED, ["AccessDenied"])
-    assert judge(seen(source, replica_of(source, 1)), ASKED, reported, is_alive=True).state.state is State.WAITING
+    reported = failed("AccessDenied", SyncState.PAUSED)
+    paused = assess(seen(source, replica_of(source, 1)), replace(ASKED, is_paused=True), reported, is_alive=True)
+    assert (paused.state.state, [e.code for e in paused.errors]) == (SyncState.PAUSED, ["AccessDenied"])
+    assert assess(seen(source, replica_of(source, 1)), ASKED, reported, is_alive=True).state.state is SyncState.WAITING
 
 
 def test_a_try_under_way_after_a_failure_is_copying_and_shows_the_failure() -> None:
     source = log(3)
-    again = failed(state=State.COPYING, pending=Pending(50))
-    found = judge(seen(source, replica_of(source, 1)), ASKED, again, is_alive=True)
-    assert (found.state.state, found.state.pending.bytes) == (State.COPYING, 50)
+    again = failed(state=SyncState.COPYING, pending=Pending(50))
+    found = assess(seen(source, replica_of(source, 1)), ASKED, again, is_alive=True)
+    assert (found.state.state, found.state.pending.bytes) == (SyncState.COPYING, 50)
     assert [e.code for e in found.errors] == ["SlowDown"]
-    assert judge(seen(source, replica_of(source, 1)), ASKED, again).state.state is State.WAITING
+    assert assess(seen(source, replica_of(source, 1)), ASKED, again).state.state is SyncState.WAITING
 
 
 def test_copying_is_what_a_process_at_work_does_and_no_other() -> None:
-    source, copying = log(3), PartitionState(PLACE, State.COPYING, pending=Pending(10_000))
-    assert judge(seen(source, replica_of(source, 1)), ASKED, copying, is_alive=True).state.state is State.COPYING
-    assert judge(seen(source, replica_of(source, 1)), ASKED, copying).state.state is State.PENDING
-    assert judge(seen(source, replica_of(source, 3)), ASKED, copying, is_alive=True).state.state is State.IN_SYNC
+    source, copying = log(3), PartitionState(PLACE, SyncState.COPYING, pending=Pending(10_000))
+    assert assess(seen(source, replica_of(source, 1)), ASKED, copying, is_alive=True).state.state is SyncState.COPYING
+    assert assess(seen(source, replica_of(source, 1)), ASKED, copying).state.state is SyncState.PENDING
+    assert assess(seen(source, replica_of(source, 3)), ASKED, copying, is_alive=True).state.state is SyncState.IN_SYNC
     half = replace(copying, pending=Pending(120, 20, 2))
-    found = judge(seen(source, replica_of(source, 1)), ASKED, half, is_alive=True).state
+    found = assess(seen(source, replica_of(source, 1)), ASKED, half, is_alive=True).state
     assert (found.pending.bytes, found.pending.records) == (120, 20), "180 of 300 bytes have been copied"
-    assert judge(seen(source, replica_of(source, 1)), ASKED, half).state.pending.bytes == 300
+    assert assess(seen(source, replica_of(source, 1)), ASKED, half).state.pending.bytes == 300
 
 
 def test_a_resync_that_was_reported_and_done_is_over() -> None:
     source = log(3)
-    reported = failed("ResyncRequired", State.RESYNC_REQUIRED)
-    assert judge(seen(source, replica_of(source, 3)), ASKED, reported, is_alive=True).state.state is State.IN_SYNC
+    reported = failed("ResyncRequired", SyncState.RESYNC_REQUIRED)
+    assert assess(seen(source, replica_of(source, 3)), ASKED, reported, is_alive=True).state.state is SyncState.IN_SYNC
 
 
 # One side does not answer
@@ -206,48 +206,54 @@ def test_a_resync_that_was_reported_and_done_is_over() -> None:
 
 def test_a_replica_that_does_not_answer_is_judged_by_the_cursor() -> None:
     source = log(3, holds=(Hold("other@1", -1, 0, 30, NOW_MS), Hold("dr@1", -1, 0, 20, NOW_MS)))
-    found = judge(seen(source, StoreUnavailable("k", "timed out")), ASKED)
+    found = assess(seen(source, StoreUnavailable("k", "timed out")), ASKED)
     assert found.is_by_cursor
-    assert (found.state.state, found.state.code, found.state.host) == (State.WAITING, "StoreUnavailable", "s3.replica")
+    assert (found.state.state, found.state.code, found.state.host) == (
+        SyncState.WAITING,
+        "StoreUnavailable",
+        "s3.replica",
+    )
     assert (found.state.pending.segments, found.state.lag.records) == (1, 10)
-    denied = judge(seen(source, AccessDenied("k", "403")), ASKED).state
-    assert (denied.state, denied.code) == (State.BROKEN, "AccessDenied")
-    never = judge(seen(log(3), StoreUnavailable("k", "timed out")), ASKED).state
+    denied = assess(seen(source, AccessDenied("k", "403")), ASKED).state
+    assert (denied.state, denied.code) == (SyncState.BROKEN, "AccessDenied")
+    never = assess(seen(log(3), StoreUnavailable("k", "timed out")), ASKED).state
     assert never.pending.segments == 3, "no cursor: nothing was received"
 
 
 def test_a_source_that_cannot_be_read_leaves_the_figures_that_were_reported() -> None:
-    reported = replace(PartitionState(PLACE, State.PENDING), pending=Pending(5, 6, 7), lag=Lag(8, 9))
-    found = judge(seen(Corrupt("users", 0, "torn"), None), ASKED, reported)
-    assert (found.state.state, found.state.code, found.state.host) == (State.BROKEN, "Corrupt", "s3.source")
+    reported = replace(PartitionState(PLACE, SyncState.PENDING), pending=Pending(5, 6, 7), lag=Lag(8, 9))
+    found = assess(seen(Corrupt("users", 0, "torn"), None), ASKED, reported)
+    assert (found.state.state, found.state.code, found.state.host) == (SyncState.BROKEN, "Corrupt", "s3.source")
     assert (found.state.pending, found.state.lag) == (Pending(5, 6, 7), Lag(8, 9))
 
 
 def test_what_the_process_says_and_what_was_seen_are_both_shown_unless_they_are_the_same() -> None:
     source = log(3)
-    found = judge(seen(source, AccessDenied("k", "403")), ASKED, failed(), is_alive=True)
+    found = assess(seen(source, AccessDenied("k", "403")), ASKED, failed(), is_alive=True)
     assert found.state.code == "SlowDown", "the process may have rights that who asks has not"
     assert [(e.code, e.host) for e in found.errors] == [("SlowDown", "s3.replica"), ("AccessDenied", "s3.replica")]
-    same = judge(seen(source, AccessDenied("k", "403")), ASKED, failed("AccessDenied", State.BROKEN), is_alive=True)
+    same = assess(
+        seen(source, AccessDenied("k", "403")), ASKED, failed("AccessDenied", SyncState.BROKEN), is_alive=True
+    )
     assert len(same.errors) == 1
 
 
 # In all
 
 
-def standing(partition: int, state: State, **changes: Any) -> Standing:
+def standing(partition: int, state: SyncState, **changes: Any) -> Assessment:
     place = Place("topics", "users", partition)
-    return Standing(PartitionState(place, state, **changes))
+    return Assessment(PartitionState(place, state, **changes))
 
 
 def test_the_worst_partition_gives_the_state_and_figures_are_summed() -> None:
     found = summary(
         [
-            standing(0, State.IN_SYNC, last_success_ms=50, last_attempt_ms=50, next_attempt_ms=90),
-            standing(1, State.PENDING, pending=Pending(1, 2, 3, 10, 20), lag=Lag(5, 700), last_success_ms=40),
+            standing(0, SyncState.IN_SYNC, last_success_ms=50, last_attempt_ms=50, next_attempt_ms=90),
+            standing(1, SyncState.PENDING, pending=Pending(1, 2, 3, 10, 20), lag=Lag(5, 700), last_success_ms=40),
             standing(
                 2,
-                State.WAITING,
+                SyncState.WAITING,
                 pending=Pending(10, 20, 30, 5, 8),
                 lag=Lag(9, 60),
                 backoff_ms=200,
@@ -257,8 +263,8 @@ def test_the_worst_partition_gives_the_state_and_figures_are_summed() -> None:
             ),
         ]
     )
-    assert found.state is State.WAITING
-    assert found.by_state == {State.WAITING: 1, State.PENDING: 1, State.IN_SYNC: 1}
+    assert found.state is SyncState.WAITING
+    assert found.by_state == {SyncState.WAITING: 1, SyncState.PENDING: 1, SyncState.IN_SYNC: 1}
     assert found.pending == Pending(11, 22, 33, 5, 20)
     assert found.lag == Lag(9, 700)
     assert (found.backoff_ms, found.next_attempt_ms) == (200, 99), "one in sync does not wait, it looks"
@@ -268,32 +274,32 @@ def test_the_worst_partition_gives_the_state_and_figures_are_summed() -> None:
 @pytest.mark.parametrize(
     ("states", "worst"),
     [
-        ([State.BROKEN, State.RESYNC_REQUIRED], State.RESYNC_REQUIRED),
-        ([State.WAITING, State.BROKEN], State.BROKEN),
-        ([State.PAUSED, State.IN_SYNC], State.PAUSED),
-        ([State.COPYING, State.PENDING], State.COPYING),
+        ([SyncState.BROKEN, SyncState.RESYNC_REQUIRED], SyncState.RESYNC_REQUIRED),
+        ([SyncState.WAITING, SyncState.BROKEN], SyncState.BROKEN),
+        ([SyncState.PAUSED, SyncState.IN_SYNC], SyncState.PAUSED),
+        ([SyncState.COPYING, SyncState.PENDING], SyncState.COPYING),
     ],
 )
-def test_some_states_are_worse_than_others(states: list[State], worst: State) -> None:
+def test_some_states_are_worse_than_others(states: list[SyncState], worst: SyncState) -> None:
     assert summary([standing(i, state) for i, state in enumerate(states)]).state is worst
 
 
 def test_a_replica_without_partitions_is_in_sync_or_paused() -> None:
-    assert summary([]).state is State.IN_SYNC
-    assert summary([], is_paused=True).state is State.PAUSED
+    assert summary([]).state is SyncState.IN_SYNC
+    assert summary([], is_paused=True).state is SyncState.PAUSED
 
 
 def test_one_that_never_succeeded_shows_in_the_sum() -> None:
-    found = summary([standing(0, State.IN_SYNC, last_success_ms=50), standing(1, State.PENDING)])
+    found = summary([standing(0, SyncState.IN_SYNC, last_success_ms=50), standing(1, SyncState.PENDING)])
     assert found.last_success_ms == -1
 
 
 def test_errors_are_grouped_by_code_and_host_the_commonest_first() -> None:
-    away, denied = trouble(StoreUnavailable("k", "away"), "h"), trouble(AccessDenied("k", "403"), "h")
+    away, denied = failure_of(StoreUnavailable("k", "away"), "h"), failure_of(AccessDenied("k", "403"), "h")
     standings = [
-        replace(standing(0, State.BROKEN), errors=(denied,)),
-        replace(standing(1, State.WAITING), errors=(away,)),
-        replace(standing(2, State.WAITING), errors=(away,)),
+        replace(standing(0, SyncState.BROKEN), errors=(denied,)),
+        replace(standing(1, SyncState.WAITING), errors=(away,)),
+        replace(standing(2, SyncState.WAITING), errors=(away,)),
     ]
     found = summary(standings).errors
     assert [(f.trouble.code, [p.partition for p in f.places]) for f in found] == [

@@ -12,39 +12,41 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from keyfold.log.names import Place
 from keyfold.replicas.documents import Registration
-from keyfold.replicas.registry import Registry
+from keyfold.replicas.registry import ReplicaRegistry
 from keyfold.runtime.clock import SystemClock
 from keyfold.runtime.metrics_server import serving
 from keyfold_replicator.registry.link import ReplicaSettings
 from keyfold_replicator.registry.opening import side
-from keyfold_replicator.rounds.service import Means, Replication
+from keyfold_replicator.rounds.service import Replication, ReplicationContext
 from keyfold_replicator.state.figures import Lag, Pending
-from keyfold_replicator.state.states import PartitionState, State
-from keyfold_replicator.state.totals import Tally, Totals
+from keyfold_replicator.state.states import PartitionState, SyncState
+from keyfold_replicator.state.totals import RoundTotals, Tally
 from keyfold_replicator.status import metric_names as names
 from keyfold_replicator.status.metric_names import MAPR_NAMES, METRICS, PARTITIONS_SHOWN
-from keyfold_replicator.status.metrics import Known, ReplicaMeter, values
+from keyfold_replicator.status.metrics import ObservedReplica, ReplicaMeter, values
 from tests.support import metrics_docs
 from tests.support.replica_command import Buckets, made_log
 
 PAGE = metrics_docs.REPLICA_PAGE
 
 
-def state(partition: int, kind: State = State.IN_SYNC, **changes: Any) -> PartitionState:
+def state(partition: int, kind: SyncState = SyncState.IN_SYNC, **changes: Any) -> PartitionState:
     return PartitionState(Place("topics", "users", partition), kind, **changes)
 
 
-def failing(partition: int, kind: State = State.WAITING, code: str = "SlowDown", **changes: Any) -> PartitionState:
+def failing(
+    partition: int, kind: SyncState = SyncState.WAITING, code: str = "SlowDown", **changes: Any
+) -> PartitionState:
     return state(partition, kind, **{"code": code, "host": "s3.b", "message": "no", "backoff_ms": 400, **changes})
 
 
 def test_gauges_are_sums_and_worsts_over_the_partitions_of_a_replica() -> None:
     found = values(
         {
-            "dr": Known(
+            "dr": ObservedReplica(
                 (
                     state(0, last_attempt_ms=9_000, last_success_ms=9_000, next_attempt_ms=10_000),
-                    state(1, State.PENDING, pending=Pending(100, 10, 1, 5_000, 6_000), lag=Lag(10, 1_500)),
+                    state(1, SyncState.PENDING, pending=Pending(100, 10, 1, 5_000, 6_000), lag=Lag(10, 1_500)),
                     failing(2, pending=Pending(50, 5, 2, 4_000, 5_500), lag=Lag(3, 2_500), next_attempt_ms=12_000),
                 )
             )
@@ -62,7 +64,7 @@ def test_gauges_are_sums_and_worsts_over_the_partitions_of_a_replica() -> None:
     counts = found[names.PARTITIONS]
     assert isinstance(counts, dict)
     assert {key[1]: n for key, n in counts.items() if n} == {"in-sync": 1, "pending": 1, "waiting": 1}
-    assert len(counts) == len(State), "every state has a sample, so an alert sees it go to 0"
+    assert len(counts) == len(SyncState), "every state has a sample, so an alert sees it go to 0"
     assert found[names.WORST_LAG] == {("dr", "users", "2"): 2.5, ("dr", "users", "1"): 1.5}
     assert found[names.FAILING] == {("dr", "users", "2"): 1.0}
     assert found[names.PAUSED] == {dr: 0}
@@ -70,7 +72,7 @@ def test_gauges_are_sums_and_worsts_over_the_partitions_of_a_replica() -> None:
 
 def test_thousands_of_partitions_have_ten_samples_a_metric_and_replicas_do_not_mix() -> None:
     states = tuple(failing(p, lag=Lag(p, p), pending=Pending(p)) for p in range(1_000))
-    found = values({"dr": Known(states), "eu": Known((state(0, State.PAUSED),))})
+    found = values({"dr": ObservedReplica(states), "eu": ObservedReplica((state(0, SyncState.PAUSED),))})
     for metric in (names.WORST_LAG, names.WORST_PENDING, names.FAILING):
         labelled = found[metric]
         assert isinstance(labelled, dict)
@@ -80,9 +82,9 @@ def test_thousands_of_partitions_have_ten_samples_a_metric_and_replicas_do_not_m
 
 
 def test_every_counter_is_a_total_and_every_total_a_counter() -> None:
-    numbers = [f.name for f in fields(Totals) if f.name not in {"failures", "schemas_sent"}]
-    totals = Totals(**{name: 100 + i for i, name in enumerate(numbers)}, failures={"SlowDown": 7})
-    found = values({"dr": Known((), totals)})
+    numbers = [f.name for f in fields(RoundTotals) if f.name not in {"failures", "schemas_sent"}]
+    totals = RoundTotals(**{name: 100 + i for i, name in enumerate(numbers)}, failures={"SlowDown": 7})
+    found = values({"dr": ObservedReplica((), totals)})
     counted = [found[m] for m in METRICS if m.kind == "counter" and m is not names.FAILURES]
     assert counted == [{("dr",): 100 + i} for i in _order(numbers)]
     assert found[names.FAILURES] == {("dr", "SlowDown"): 7}
@@ -98,7 +100,7 @@ def _order(numbers: list[str]) -> list[int]:
 
 
 def test_a_replica_without_partitions_has_zeros_and_no_times() -> None:
-    found = values({"dr": Known((), is_running=True)})
+    found = values({"dr": ObservedReplica((), is_running=True)})
     assert found[names.PENDING_BYTES] == {("dr",): 0}
     assert found[names.RUNNING] == {("dr",): 1}
     assert found[names.LAST_ATTEMPT] == {}
@@ -123,7 +125,7 @@ def test_a_replica_that_could_not_be_opened_does_not_look_well() -> None:
 def test_what_is_served_is_what_was_published_last() -> None:
     meter = ReplicaMeter()
     tally = meter.begin("dr")
-    tally.add(Totals(sent_bytes=5, objects_sent=1, failures={"SlowDown": 1}))
+    tally.add(RoundTotals(sent_bytes=5, objects_sent=1, failures={"SlowDown": 1}))
     with serving(meter.registry, "127.0.0.1", 0) as port:
         assert _scraped(port)[("keyfold_replica_sent_bytes_total", frozenset({"dr"}))] == 5
         meter.publish("dr", [failing(3)])
@@ -139,14 +141,14 @@ def test_what_is_served_is_what_was_published_last() -> None:
 def test_a_process_for_two_replicas_shows_the_one_that_works_and_the_one_that_it_cannot_open() -> None:
     buckets = Buckets()
     made_log(buckets)
-    registry = Registry(buckets["log"], "topics", SystemClock(), Random(1))
+    registry = ReplicaRegistry(buckets["log"], "topics", SystemClock(), Random(1))
     registry.add(Registration("dr", {"s3.bucket.name": "dr"}))
     credentials = {
         "aws.access.key.id": "${env:KEYFOLD_REPLICA_UNKNOWN}",
         "aws.secret.access.key": "${env:KEYFOLD_REPLICA_UNKNOWN}",
     }
     registry.add(Registration("eu", {"s3.bucket.name": "eu", **credentials}))
-    means = Means(
+    means = ReplicationContext(
         ReplicaSettings(threads=2, patience_s=1), SystemClock(), Random(2), "h:1", opener=buckets.open, environ={}
     )
     meter = ReplicaMeter()
@@ -177,9 +179,13 @@ def _scraped(port: int) -> dict[tuple[str, frozenset[str]], float]:
 
 def test_a_tally_sums_up_failures_by_code() -> None:
     tally = Tally()
-    for done in (Totals(rounds=1, failures={"A": 1}), Totals(rounds=2, failures={"A": 1, "B": 3}), Totals(commits=1)):
+    for done in (
+        RoundTotals(rounds=1, failures={"A": 1}),
+        RoundTotals(rounds=2, failures={"A": 1, "B": 3}),
+        RoundTotals(commits=1),
+    ):
         tally.add(done)
-    assert tally.totals == Totals(rounds=3, commits=1, failures={"A": 2, "B": 3})
+    assert tally.totals == RoundTotals(rounds=3, commits=1, failures={"A": 2, "B": 3})
     assert tally.totals.document()["failures"] == {"A": 2, "B": 3}
 
 
@@ -199,4 +205,4 @@ def test_the_page_has_a_row_for_each_and_no_other() -> None:
 
 def test_the_page_names_every_state_and_codes_that_there_are() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert all(f"`{state.value}`" in page for state in State)
+    assert all(f"`{state.value}`" in page for state in SyncState)

@@ -13,20 +13,20 @@ import pytest
 from keyfold.errors import AccessDenied, ConfigError, StoreUnavailable
 from keyfold.log.names import Place
 from keyfold.replicas.documents import Registration, registration_key, status_key
-from keyfold.replicas.registry import EnablementBook, Registry
+from keyfold.replicas.registry import EnablementStore, ReplicaRegistry
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import Blob, Create, ObjectStore
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.counting import CountedStore
 from keyfold.store.wrappers.faults import Fault, FaultyStore, every_fault
 from keyfold_replicator.registry.link import Link, ReplicaSettings, Side
-from keyfold_replicator.registry.opening import RegisteredDesk
+from keyfold_replicator.registry.opening import RegisteredDocuments
 from keyfold_replicator.rounds.runner import Runner
 from keyfold_replicator.state.figures import Lag, Pending
-from keyfold_replicator.state.states import PartitionState, State
-from keyfold_replicator.state.totals import Tally, Totals
-from keyfold_replicator.status.status import ReplicaStatus, gather
-from keyfold_replicator.status.status_report import HEARTBEAT_MS, Reported, StatusWriter, load_reported, reported_of
+from keyfold_replicator.state.states import PartitionState, SyncState
+from keyfold_replicator.state.totals import RoundTotals, Tally
+from keyfold_replicator.status.status import ReplicaStatus, gather_status
+from keyfold_replicator.status.status_report import HEARTBEAT_MS, StatusReport, StatusWriter, load_report, report_of
 from keyfold_replicator.status.status_text import LINES_MAX, status_document, status_lines
 from tests.support.cleaning import PLACE, Sink, clean, record
 from tests.support.root import ROOT
@@ -40,7 +40,7 @@ class Scene:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.first, self.second = MemoryStore("first", self.clock), MemoryStore("second", self.clock)
-        self.registry = Registry(self.first, "topics", self.clock, Random(1))
+        self.registry = ReplicaRegistry(self.first, "topics", self.clock, Random(1))
         self.registration = self.registry.add(Registration("dr", CONFIG))
         self.source = Side(self.first, "topics", "s3://first/topics", "s3.first")
         self.replica = Side(self.second, "dr/topics", "s3://second/dr/topics", "s3.second")
@@ -53,7 +53,7 @@ class Scene:
         self.sink.append([record(o, f"k{o}", "v" * 50, timestamp=1_000 * o) for o in offsets])
 
     def replicate(self) -> Runner:
-        desk = RegisteredDesk(self.registration, self.source, self.replica, self.clock, Random(2))
+        desk = RegisteredDocuments(self.registration, self.source, self.replica, self.clock, Random(2))
         link = Link("dr", self.registration.hold_name, self.source, self.replica)
         settings = ReplicaSettings(threads=1, patience_s=1.0)
         runner = Runner(
@@ -65,7 +65,7 @@ class Scene:
 
     def status(self, **changes: Any) -> ReplicaStatus:
         values: dict[str, Any] = {"source": self.source, "replica": self.replica, "now_ms": self.clock.now_ms()}
-        return gather(self.registry.load("dr"), **{**values, **changes})
+        return gather_status(self.registry.load("dr"), **{**values, **changes})
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ class Refusing:
 def test_a_replica_from_nothing_to_in_sync_and_behind_again(scene: Scene) -> None:
     scene.append(0, 1, 2)
     before = scene.status()
-    assert before.summary.state is State.PENDING
+    assert before.summary.state is SyncState.PENDING
     assert (before.summary.pending.records, before.summary.pending.segments) == (3, 1)
     assert (before.summary.pending.earliest_ms, before.summary.pending.latest_ms) == (0, 2_000)
     assert before.reported is None
@@ -102,7 +102,7 @@ def test_a_replica_from_nothing_to_in_sync_and_behind_again(scene: Scene) -> Non
 
     scene.replicate()
     after = scene.status()
-    assert after.summary.state is State.IN_SYNC
+    assert after.summary.state is SyncState.IN_SYNC
     assert after.summary.pending == Pending()
     assert after.is_replicating
     assert scene.tally.totals.sent_bytes == before.summary.pending.bytes
@@ -111,7 +111,7 @@ def test_a_replica_from_nothing_to_in_sync_and_behind_again(scene: Scene) -> Non
     scene.clock.advance(5_000)
     scene.sink.append([record(4, "k4", "v")])
     behind = scene.status().summary
-    assert (behind.state, behind.pending.segments, behind.lag.records) == (State.PENDING, 2, 2)
+    assert (behind.state, behind.pending.segments, behind.lag.records) == (SyncState.PENDING, 2, 2)
     assert 5_000 <= behind.lag.ms <= 7_000
 
 
@@ -119,28 +119,28 @@ def test_the_story_of_the_rule_is_told_without_a_process(scene: Scene) -> None:
     scene.append(0, 1)
     scene.append(2, 3)
     scene.replicate()
-    assert scene.status().summary.state is State.IN_SYNC
+    assert scene.status().summary.state is SyncState.IN_SYNC
     clean(scene.first, clock=scene.clock)
     refused = scene.status()
-    assert refused.summary.state is State.WAITING
+    assert refused.summary.state is SyncState.WAITING
     (failing,) = refused.summary.errors
     assert (failing.trouble.code, failing.trouble.host) == ("CompactionNotEnabled", "s3.second")
     assert any("keyfold replica enable-compaction" in line for line in status_lines(refused))
-    EnablementBook(scene.second, "dr/topics", scene.clock, Random(4)).enable(1)
-    assert scene.status().summary.state is State.PENDING
+    EnablementStore(scene.second, "dr/topics", scene.clock, Random(4)).enable(1)
+    assert scene.status().summary.state is SyncState.PENDING
 
 
 def test_a_paused_replica_and_topics_that_it_does_not_take(scene: Scene) -> None:
     scene.append(0)
     scene.registry.pause("dr")
     paused = scene.status()
-    assert (paused.summary.state, paused.summary.pending.segments) == (State.PAUSED, 1)
+    assert (paused.summary.state, paused.summary.pending.segments) == (SyncState.PAUSED, 1)
     assert status_document(paused)["paused"] is True
     scene.registry.edit("dr", {"topics": "others"})
     assert scene.status().summary.partitions == 0
     scene.registry.resume("dr")
     none = scene.status()
-    assert none.summary.state is State.IN_SYNC
+    assert none.summary.state is SyncState.IN_SYNC
     assert any("no partition" in line for line in status_lines(none))
 
 
@@ -165,7 +165,7 @@ def test_a_replica_that_is_away_is_asked_once_and_judged_by_the_cursor(scene: Sc
     away = Refusing(scene.second, StoreUnavailable("k", "timed out"))
     found = scene.status(replica=replace(scene.replica, store=away))
     assert away.asked == 1
-    assert (found.summary.state, found.summary.is_by_cursor) == (State.WAITING, True)
+    assert (found.summary.state, found.summary.is_by_cursor) == (SyncState.WAITING, True)
     assert found.summary.pending.segments == 2
     (failing,) = found.summary.errors
     assert (failing.trouble.code, failing.trouble.host, len(failing.places)) == ("StoreUnavailable", "s3.second", 2)
@@ -176,7 +176,7 @@ def test_a_replica_whose_rights_are_missing_here_is_broken_for_who_asks(scene: S
     scene.append(0)
     denied = Refusing(scene.second, AccessDenied("k", "403", code="AccessDenied"))
     found = scene.status(replica=replace(scene.replica, store=denied))
-    assert found.summary.state is State.BROKEN
+    assert found.summary.state is SyncState.BROKEN
     assert {f.trouble.code for f in found.summary.errors} == {"AccessDenied"}
 
 
@@ -199,19 +199,19 @@ def test_a_source_without_rights_to_one_manifest_shows_that_partition_as_broken(
 # What the process says
 
 
-def state(partition: int, kind: State = State.IN_SYNC, **changes: Any) -> PartitionState:
+def state(partition: int, kind: SyncState = SyncState.IN_SYNC, **changes: Any) -> PartitionState:
     return PartitionState(Place("topics", "users", partition), kind, **changes)
 
 
 def test_what_was_written_down_is_read_back(scene: Scene) -> None:
     waiting = state(
-        1, State.WAITING, code="SlowDown", host="h", message="m", hint="i", attempts=3, backoff_ms=400,
+        1, SyncState.WAITING, code="SlowDown", host="h", message="m", hint="i", attempts=3, backoff_ms=400,
         last_attempt_ms=5, next_attempt_ms=6, last_success_ms=4, pending=Pending(1, 2, 3, 4, 5), lag=Lag(6, 7),
         source_version=8, source_next_offset=9, replica_version=7, replica_next_offset=3,
     )  # fmt: skip
-    scene.tally.add(Totals(commits=3))
+    scene.tally.add(RoundTotals(commits=3))
     scene.writer.publish([state(0), waiting])
-    found = load_reported(scene.first, "topics", "dr")
+    found = load_report(scene.first, "topics", "dr")
     assert found is not None
     assert (found.holder, found.written_at_ms) == ("host:7", scene.clock.now_ms())
     assert found.totals["commits"] == 3
@@ -222,20 +222,20 @@ def test_what_was_written_down_is_read_back(scene: Scene) -> None:
 
 def test_a_process_is_alive_while_it_writes_now_and_then(scene: Scene) -> None:
     scene.writer.publish([state(0)])
-    found = load_reported(scene.first, "topics", "dr")
+    found = load_report(scene.first, "topics", "dr")
     assert found is not None
     assert found.is_alive
     scene.clock.advance(2 * HEARTBEAT_MS)
-    late = load_reported(scene.first, "topics", "dr")
+    late = load_report(scene.first, "topics", "dr")
     assert late is not None
     assert late.is_alive
     scene.clock.advance(HEARTBEAT_MS + 2_000)
-    late = load_reported(scene.first, "topics", "dr")
+    late = load_report(scene.first, "topics", "dr")
     assert late is not None
     assert not late.is_alive
     assert any("last reported 3 min ago" in line for line in status_lines(scene.status()))
     scene.writer.ended("the bucket is gone")
-    ended = load_reported(scene.first, "topics", "dr")
+    ended = load_report(scene.first, "topics", "dr")
     assert ended is not None
     assert not ended.is_alive
     assert ended.partitions == found.partitions, "its last words on each partition stay"
@@ -244,12 +244,12 @@ def test_a_process_is_alive_while_it_writes_now_and_then(scene: Scene) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"partitions": 3}', b"\xff"])
 def test_what_no_version_wrote_is_as_if_it_were_not_there(data: bytes, scene: Scene) -> None:
-    assert reported_of(data, "topics") is None
+    assert report_of(data, "topics") is None
     scene.first.put(status_key("topics", "dr"), data, Create())
     scene.append(0)
-    assert scene.status().summary.state is State.PENDING
+    assert scene.status().summary.state is SyncState.PENDING
     scene.writer.publish([state(0)])
-    assert load_reported(scene.first, "topics", "dr") is not None, "and is written over"
+    assert load_report(scene.first, "topics", "dr") is not None, "and is written over"
 
 
 def test_a_state_of_a_newer_version_is_pending() -> None:
@@ -260,33 +260,33 @@ def test_a_state_of_a_newer_version_is_pending() -> None:
         "new": 1,
         "partitions": [{"topic": "users", "partition": 0, "state": "dancing", "steps": 3}],
     }
-    found = reported_of(json.dumps(document).encode(), "topics")
-    assert found == Reported("h", 1, is_running=True, partitions={state(0).place: state(0, State.PENDING)})
+    found = report_of(json.dumps(document).encode(), "topics")
+    assert found == StatusReport("h", 1, is_running=True, partitions={state(0).place: state(0, SyncState.PENDING)})
 
 
 def test_two_processes_write_over_each_other_and_none_fails(scene: Scene) -> None:
     other = StatusWriter(scene.first, "topics", "dr", holder="host:8", clock=scene.clock, tally=Tally())
     for writer, holder in ((scene.writer, "host:7"), (other, "host:8"), (scene.writer, "host:7")):
         writer.publish([])
-        found = load_reported(scene.first, "topics", "dr")
+        found = load_report(scene.first, "topics", "dr")
         assert found is not None
         assert found.holder == holder
 
 
 def test_what_an_earlier_process_has_said_is_not_lost(scene: Scene) -> None:
-    scene.writer.publish([state(0, last_success_ms=5), state(1, State.BROKEN, code="Corrupt", last_success_ms=6)])
+    scene.writer.publish([state(0, last_success_ms=5), state(1, SyncState.BROKEN, code="Corrupt", last_success_ms=6)])
     scene.writer.ended()
 
     def next_one() -> StatusWriter:
         return StatusWriter(scene.first, "topics", "dr", holder="host:8", clock=scene.clock, tally=Tally())
 
     next_one().ended("the variable DR_KEY is not set")
-    found = load_reported(scene.first, "topics", "dr")
+    found = load_report(scene.first, "topics", "dr")
     assert found is not None
     assert found.error == "the variable DR_KEY is not set"
     assert [s.code for s in found.partitions.values()] == ["", "Corrupt"], "it never came to know better"
     next_one().publish([state(0), state(1, last_success_ms=9)])
-    found = load_reported(scene.first, "topics", "dr")
+    found = load_report(scene.first, "topics", "dr")
     assert found is not None
     assert [s.last_success_ms for s in found.partitions.values()] == [5, 9]
 
@@ -305,7 +305,7 @@ def test_what_somebody_has_tidied_up_is_written_again(scene: Scene) -> None:
     scene.first.delete(status_key("topics", "dr"))
     assert scene.first.head(registration_key("topics", "dr"))
     scene.writer.publish([state(0)])
-    assert load_reported(scene.first, "topics", "dr") is not None
+    assert load_report(scene.first, "topics", "dr") is not None
 
 
 def test_whatever_a_request_comes_to_the_status_is_written_by_the_next_ones(scene: Scene) -> None:
@@ -317,7 +317,7 @@ def test_whatever_a_request_comes_to_the_status_is_written_by_the_next_ones(scen
             writer.publish([state(partition)])
             store.land()
         writer.publish([state(7)])
-        found = load_reported(scene.first, "topics", "dr")
+        found = load_report(scene.first, "topics", "dr")
         assert found is not None, faults
         assert list(found.partitions) == [state(7).place], faults
         return store
@@ -385,7 +385,7 @@ def test_waits_are_told_whatever_the_clock_of_the_process_is(skew_ms: int, scene
     clock = ManualClock(now_ms)
     scene.writer = StatusWriter(scene.first, "topics", "dr", holder="host:7", clock=clock, tally=scene.tally)
     scene.writer.publish(
-        [state(0, State.WAITING, code="SlowDown", host="h", message="m", hint="do", attempts=2, backoff_ms=30_000,
+        [state(0, SyncState.WAITING, code="SlowDown", host="h", message="m", hint="do", attempts=2, backoff_ms=30_000,
                last_attempt_ms=now_ms, next_attempt_ms=now_ms + 25_000)]
     )  # fmt: skip
     text = "\n".join(status_lines(scene.status()))
