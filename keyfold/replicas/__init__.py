@@ -1,6 +1,7 @@
-"""What a log's bucket says about replicas: who follows the log, and what each replica's bucket allows.
+"""The replicas of a log: their registrations in its bucket, and what each replica's bucket allows.
 
 documents    the two documents, as values
-registry     the registered replicas of a log
+registry     reads and changes the documents
 options      the keys of a registration
+after_run    the round of all replicas after a run of the compactor, which the replicator provides
 """

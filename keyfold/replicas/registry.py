@@ -1,6 +1,7 @@
 """The replicas of a log directory (in the source's bucket), and the permissions in a replica's bucket.
 
-`ReplicaRegistry` and `EnablementStore` are the only writers of these objects; each change is made once (`swapped`).
+`ReplicaRegistry` and `EnablementStore` are the only writers of these objects. Each change is made once
+(`keyfold.store.cas_document`).
 """
 
 from __future__ import annotations

@@ -47,11 +47,11 @@ SETTINGS: Final = ReplicaSettings(threads=4, poll_ms=0, discover_ms=0, patience_
 class Desk:
     """Compaction is enabled, nothing is paused."""
 
-    def orders(self) -> DesiredReplication | None:
+    def load_desired(self) -> DesiredReplication | None:
         """See `link.Desk`."""
         return DesiredReplication()
 
-    def enablement(self) -> Enablement:
+    def load_enablement(self) -> Enablement:
         """See `link.Desk`."""
         return ENABLED
 

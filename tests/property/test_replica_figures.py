@@ -24,7 +24,7 @@ from keyfold.replicas.documents import ALL_TOPICS, CompactionEntry, Enablement
 from keyfold_replicator.rounds.plan import copy_plan
 from keyfold_replicator.state.figures import ReplicaFigures, figures, figures_by_cursor
 from keyfold_replicator.state.states import SyncState
-from keyfold_replicator.status.assessment import AssessedReplica, BothManifests, assess
+from keyfold_replicator.status.assessment import BothManifests, ReplicaFacts, assess
 from tests.support.cleaning import EAGER, FAST, PLACE, load, read_all, record
 from tests.support.replica_oracle import NAME, REPLICA_PLACE
 from tests.support.replica_pair import Pair
@@ -34,7 +34,7 @@ RESOLUTION_MS: Final = 4_000
 
 MERGE: Final = replace(EAGER, min_cleanable_dirty_ratio=0.9, segment_bytes=600)
 
-ASKED: Final = AssessedReplica(
+ASKED: Final = ReplicaFacts(
     "second", NAME, "source.test", "replica.test",
     enablement=Enablement({ALL_TOPICS: CompactionEntry(enabled=True, format=1)}),
 )  # fmt: skip

@@ -170,11 +170,11 @@ class ReplicaMachine(LogMachine):
 
     @rule(enabled=st.booleans())
     def compaction_is_switched(self, enabled: bool) -> None:
-        self.pair.desk.allowed = ENABLED if enabled else NOT_ENABLED
+        self.pair.documents.allowed = ENABLED if enabled else NOT_ENABLED
 
     @rule(paused=st.booleans())
     def the_replica_is_switched(self, paused: bool) -> None:
-        self.pair.desk.paused = paused
+        self.pair.documents.paused = paused
 
     @precondition(lambda self: self.hold_max_ms != NO_HOLD_ENDS)
     @rule()
@@ -224,7 +224,7 @@ class ReplicaMachine(LogMachine):
         if self.store.before is None or self.store.broken is not None or self.replica.broken is not None:
             return
         self.late_requests_of_processes_land()
-        self.pair.desk.allowed, self.pair.desk.paused = ENABLED, False
+        self.pair.documents.allowed, self.pair.documents.paused = ENABLED, False
         self.converge()
         super().teardown()
         self.converge()
@@ -269,7 +269,7 @@ SELDOM = "readers get no time"  # what goes early goes together with what is due
 MISTAKES: dict[str, list[tuple[str, Any]]] = {
     "tombstones are not held": [("keyfold_compactor.decide.horizon.held_from", lambda *_: NEVER_MS)],
     SELDOM: [("keyfold_replicator.rounds.gc.due_names", at_once)],
-    "the commit comes before the objects": [("keyfold_replicator.rounds.round.Rounds._send", nothing)],
+    "the commit comes before the objects": [("keyfold_replicator.rounds.round.PartitionRounds._send", nothing)],
     "the cursor runs ahead": [("keyfold.log.edits_replica.hold", ahead(edits_replica.hold))],
     "times are those of the replica": [("keyfold.log.commit.stamped", stamped_as_if_it_were_no_replica)],
     "what is unlinked is forgotten": [("keyfold.log.edits_replica._shared_to", lambda *_: 0)],

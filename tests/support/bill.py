@@ -92,7 +92,7 @@ def cleaning(segments: int, outputs: int, *, ranges: int) -> Asked:
 def replicator(replicas: int = 1) -> Asked:
     """A day of a process that replicates, at the source: registrations, what is asked of each replica, its status."""
     listed = DAY_S / SERVICE_LOOK_S
-    published, looked = DAY_S / RUNNER_TIMINGS.publish_anyway_s, DAY_S / RUNNER_TIMINGS.look_s
+    published, looked = DAY_S / RUNNER_TIMINGS.publish_anyway_s, DAY_S / RUNNER_TIMINGS.check_s
     return Asked(listed + replicas * published, replicas * (listed + looked))
 
 

@@ -41,12 +41,12 @@ class Ordered:
     paused: bool = False
     allowed: Enablement = ENABLED
 
-    def orders(self) -> DesiredReplication | None:
-        """See `ReplicaDocuments.orders`."""
+    def load_desired(self) -> DesiredReplication | None:
+        """See `ReplicaDocuments.load_desired`."""
         return DesiredReplication(self.paused)
 
-    def enablement(self) -> Enablement:
-        """See `ReplicaDocuments.enablement`."""
+    def load_enablement(self) -> Enablement:
+        """See `ReplicaDocuments.load_enablement`."""
         return self.allowed
 
 
@@ -106,7 +106,7 @@ class Pair:
     source: SourceStore
     replica: ReplicaStore
     clock: Clock
-    desk: Ordered = field(default_factory=Ordered)
+    documents: Ordered = field(default_factory=Ordered)
     seed: int = 0
     delay_ms: int = 0
     sink: Sink | None = None
@@ -162,8 +162,8 @@ class Pair:
             collect_ms=collect_ms,
             patience_s=2.0,
         )
-        desk: ReplicaDocuments = self.desk
-        runner = Runner(link(source, replica), desk, settings, clock=self.clock, random=Random(self.seed))
+        documents: ReplicaDocuments = self.documents
+        runner = Runner(link(source, replica), documents, settings, clock=self.clock, random=Random(self.seed))
         self.processes.append(Process(source, replica, runner))
         return self.processes[-1]
 

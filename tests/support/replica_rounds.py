@@ -39,16 +39,16 @@ SETTINGS = ReplicaSettings(
 
 
 @dataclass
-class Desk:
-    """Says what a test wants."""
+class FixedDocuments:
+    """Documents with the values that a test sets."""
 
-    orders_: DesiredReplication | None = field(default_factory=DesiredReplication)
+    desired: DesiredReplication | None = field(default_factory=DesiredReplication)
     allowed: Enablement = ENABLED
 
-    def orders(self) -> DesiredReplication | None:
-        return self.orders_
+    def load_desired(self) -> DesiredReplication | None:
+        return self.desired
 
-    def enablement(self) -> Enablement:
+    def load_enablement(self) -> Enablement:
         return self.allowed
 
 
@@ -60,7 +60,7 @@ class Worlds:
     replica: MemoryStore
     clock: ManualClock
     far_clock: ManualClock
-    desk: Desk = field(default_factory=Desk)
+    documents: FixedDocuments = field(default_factory=FixedDocuments)
     published: list[tuple[PartitionState, ...]] = field(default_factory=list)
     seed: int = 0
     timings: RunnerTimings = RUNNER_TIMINGS
@@ -84,7 +84,7 @@ class Worlds:
         made = replace(settings, **changes)  # type: ignore[arg-type]
         with Runner(
             link(source, replica),
-            self.desk,
+            self.documents,
             made,
             clock=clock or self.clock,
             random=Random(self.seed),

@@ -48,7 +48,7 @@ def open_rounds(
     pacer = _pacer(after_run, clock)
     location = replace(after_run.location, max_connections=4 * after_run.threads)
     store = open_location(location, pacer)
-    means = ReplicationContext(
+    context = ReplicationContext(
         ReplicaSettings(threads=after_run.threads),
         clock,
         random,
@@ -57,14 +57,14 @@ def open_rounds(
         pacer=pacer,
         allowed=after_run.allowed,
     )
-    narrowed = RoundSelection(after_run.topic, after_run.partition)
+    selection = RoundSelection(after_run.topic, after_run.partition)
     try:
-        yield _Rounds(side(store, after_run.topics_dir), means, narrowed, _watch(metrics))
+        yield _Rounds(side(store, after_run.topics_dir), context, selection, _observer(metrics))
     finally:
         close(store)
 
 
-def _watch(metrics: MetricsRegistry | None) -> ReplicationObserver:
+def _observer(metrics: MetricsRegistry | None) -> ReplicationObserver:
     if metrics is None:
         return NoObserver()
     from keyfold_replicator.status.metrics import ReplicaMeter
@@ -78,18 +78,18 @@ class _Rounds:
     """One round of every replica at each call. Errors of the stores are in the result."""
 
     def __init__(
-        self, source: Side, means: ReplicationContext, narrowed: RoundSelection, watch: ReplicationObserver
+        self, source: Side, context: ReplicationContext, selection: RoundSelection, observer: ReplicationObserver
     ) -> None:
-        self._counted = _Counted(watch)
-        self._replication = Replication(source, means, watch=self._counted)
-        self._narrowed = narrowed
+        self._counted = _Counted(observer)
+        self._replication = Replication(source, context, observer=self._counted)
+        self._selection = selection
 
     def __call__(self, should_stop: Callable[[], bool]) -> Sequence[ReplicaRound]:
         """See `Replicate`."""
         if should_stop():
             return ()
         try:
-            found = self._replication.once(should_stop, self._narrowed)
+            found = self._replication.once(should_stop, self._selection)
         except KeyfoldError as error:
             text = f"replicas: nothing was copied: {error}"
             return (ReplicaRound("", is_failure=True, is_news=True, document={"error": str(error)}, lines=(text,)),)
@@ -97,25 +97,25 @@ class _Rounds:
 
 
 class _Counted:
-    """A `ReplicationObserver` that also counts what was done for each replica since its last `begin`."""
+    """A `ReplicationObserver` that also counts what was done for each replica since its last `start_replica`."""
 
     def __init__(self, inner: ReplicationObserver) -> None:
         self._inner = inner
         self._begun: dict[str, tuple[Tally, RoundTotals]] = {}
 
-    def begin(self, name: str) -> Tally:
-        """See `ReplicationObserver.begin`."""
-        tally = self._inner.begin(name)
+    def start_replica(self, name: str) -> Tally:
+        """See `ReplicationObserver.start_replica`."""
+        tally = self._inner.start_replica(name)
         self._begun[name] = (tally, tally.totals)
         return tally
 
-    def publish(self, name: str, states: Sequence[PartitionState]) -> None:
-        """See `ReplicationObserver.publish`."""
-        self._inner.publish(name, states)
+    def publish_states(self, name: str, states: Sequence[PartitionState]) -> None:
+        """See `ReplicationObserver.publish_states`."""
+        self._inner.publish_states(name, states)
 
-    def end(self, name: str) -> None:
-        """See `ReplicationObserver.end`."""
-        self._inner.end(name)
+    def remove_replica(self, name: str) -> None:
+        """See `ReplicationObserver.remove_replica`."""
+        self._inner.remove_replica(name)
 
     def done(self, name: str) -> _Done:
         """Return what was done; nothing for a replica that could not be opened."""

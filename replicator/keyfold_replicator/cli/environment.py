@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from keyfold_replicator.rounds.service import ReplicationContext
 
 
-def means_of(
+def context_of(
     ctx: click.Context,
     settings: ReplicaSettings | None = None,
     pacer: Pacer | None = None,

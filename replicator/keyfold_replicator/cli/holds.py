@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def drop_holds(ctx: click.Context, ours: Side, hold_name: str) -> None:
-    """See `desk.holds.drop_holds`. A failure is only a note, because the caller's change is already made."""
+    """See `registry.holds.drop_holds`. A failure is only a note, because the caller's change is already made."""
     from keyfold_replicator.registry import holds
 
     world = world_of(ctx)

@@ -13,7 +13,7 @@ import click
 
 from keyfold.errors import KeyfoldError
 from keyfold.runtime.terminal import echo, echo_json
-from keyfold_replicator.cli.environment import means_of
+from keyfold_replicator.cli.environment import context_of
 from keyfold_replicator.cli.holds import drop_holds
 from keyfold_replicator.cli.locations import (
     PlaceType,
@@ -93,9 +93,9 @@ def promote(
             switch = _Forced(ctx, theirs, sorted(_replicas_at(ctx, theirs, topics)), "--without-source")
         else:
             switch = _from_replica(ctx, theirs, source, topics, old_name, force=force)
-    outcomes = switch.look()
+    outcomes = switch.check()
     if not dry_run and all(found.is_fit for found in outcomes):
-        outcomes = switch.carry_out(outcomes)
+        outcomes = switch.switch(outcomes)
     _tell(outcomes, "promoted", as_json=as_json)
     if not outcomes:
         raise KeyfoldError(f"no replica of these topics found at {theirs.url}")
@@ -140,9 +140,9 @@ def demote(
     called = _replica_name(name, before)
     demotion = Demotion(before, after, _surroundings(ctx, "", called), discard=discard)
     pairs = _pairs(before, lambda topic: not topics or topic in topics)
-    outcomes = demotion.look(pairs)
+    outcomes = demotion.check(pairs)
     if not dry_run and all(found.is_fit for found in outcomes):
-        outcomes = demotion.carry_out(outcomes)
+        outcomes = demotion.switch(outcomes)
     _tell(outcomes, "demoted", as_json=as_json)
     if not outcomes:
         raise KeyfoldError(f"no log of these topics found at {before.url}")
@@ -167,15 +167,15 @@ class _Switch:
     old_name: str | None
     pairs: Sequence[tuple[str, int]] = ()
 
-    def look(self) -> list[PromotionOutcome]:
+    def check(self) -> list[PromotionOutcome]:
         """Check all partitions of the registration on either side, or those of the replica if it is not registered."""
         pairs = {pair for pair in self.pairs if self._covers(pair[0])}
         if self.registration is not None:
             pairs |= {*_pairs(self.ours, self._covers)}
-        found: list[PromotionOutcome] = self._over().look(sorted(pairs))
+        found: list[PromotionOutcome] = self._over().check(sorted(pairs))
         return found
 
-    def carry_out(self, looked: Sequence[PromotionOutcome]) -> list[PromotionOutcome]:
+    def switch(self, checked: Sequence[PromotionOutcome]) -> list[PromotionOutcome]:
         """Pause the replica, bring it up to date, and switch. Resume the replica unless everything was switched."""
         was_running = self.registration is not None and not self.registration.is_paused
         registry = registry_of(self.ctx, self.ours)
@@ -183,10 +183,10 @@ class _Switch:
             registry.pause(self.name)
         is_over = False
         try:
-            looked = self._brought_up_to_date(looked)
-            if not all(found.is_fit for found in looked):
-                return [*looked]
-            done: list[PromotionOutcome] = self._over().carry_out(looked)
+            checked = self._with_last_round(checked)
+            if not all(found.is_fit for found in checked):
+                return [*checked]
+            done: list[PromotionOutcome] = self._over().switch(checked)
             is_over = all(found.is_fit for found in done) and not self.topics
             if is_over and self.registration is not None:
                 registry.remove(self.name)
@@ -196,16 +196,16 @@ class _Switch:
             if was_running and not is_over:
                 registry.resume(self.name)
 
-    def _brought_up_to_date(self, looked: Sequence[PromotionOutcome]) -> Sequence[PromotionOutcome]:
+    def _with_last_round(self, checked: Sequence[PromotionOutcome]) -> Sequence[PromotionOutcome]:
         """Replicate before the source is fenced, so that the last round is short and errors are known."""
         from keyfold_replicator.promotion.steps import PromotionStep, with_errors
 
-        if all(found.step is PromotionStep.DONE for found in looked):
-            return looked
+        if all(found.step is PromotionStep.DONE for found in checked):
+            return checked
         errors = self._last_round()
-        if any(found.step is PromotionStep.MISSING for found in looked):
-            looked = self.look()
-        return with_errors(looked, errors)
+        if any(found.step is PromotionStep.MISSING for found in checked):
+            checked = self.check()
+        return with_errors(checked, errors)
 
     def say_what_is_next(self) -> None:
         """Print how to replicate from the new source to the old one."""
@@ -230,7 +230,7 @@ class _Switch:
         """Copy what the replica lacks, even if the replica is paused. Return errors by partition."""
         from keyfold_replicator.promotion.last_round import last_round
 
-        return last_round(self.ours, self.theirs, self.name, self.registration, self._covers, means_of(self.ctx))
+        return last_round(self.ours, self.theirs, self.name, self.registration, self._covers, context_of(self.ctx))
 
 
 @dataclass(slots=True)
@@ -242,14 +242,14 @@ class _Forced:
     pairs: Sequence[tuple[str, int]]
     why: str
 
-    def look(self) -> list[PromotionOutcome]:
+    def check(self) -> list[PromotionOutcome]:
         """Check all replicas at the place, including promoted ones."""
-        found: list[PromotionOutcome] = self._over().look(self.pairs)
+        found: list[PromotionOutcome] = self._over().check(self.pairs)
         return found
 
-    def carry_out(self, looked: Sequence[PromotionOutcome]) -> list[PromotionOutcome]:
+    def switch(self, checked: Sequence[PromotionOutcome]) -> list[PromotionOutcome]:
         """Promote without the source."""
-        done: list[PromotionOutcome] = self._over().carry_out(looked)
+        done: list[PromotionOutcome] = self._over().switch(checked)
         return done
 
     def say_what_is_next(self) -> None:

@@ -11,7 +11,7 @@ import click
 
 from keyfold.errors import ConfigError, KeyfoldError
 from keyfold.runtime.terminal import echo, echo_json
-from keyfold_replicator.cli.environment import means_of
+from keyfold_replicator.cli.environment import context_of
 from keyfold_replicator.cli.locations import (
     allowed_credentials,
     name_argument,
@@ -75,7 +75,7 @@ def run(
     configure(json=as_json, level=options.log_level)
     pacer = _pacer(ctx, options)
     ours = _source(ctx, source, options, pacer)
-    means = means_of(ctx, options.settings, pacer, options.allowed_credentials)
+    context = context_of(ctx, options.settings, pacer, options.allowed_credentials)
     stop = stop_or_end_on_signals()
     vitals = Vitals(world_of(ctx).clock, quiet_max_s(options.settings), stop.is_set)
     ours = replace(ours, store=HeardStore(ours.store, vitals))
@@ -83,7 +83,7 @@ def run(
     for name in names:
         registry.load(name)  # raises if the replica is not registered; the loop would wait for it
     with _measuring(options, vitals) as watch:
-        replication = Replication(ours, means, names or options.replicas, watch=watch, vitals=vitals)
+        replication = Replication(ours, context, names or options.replicas, observer=watch, vitals=vitals)
         if not once:
             replication.loop(stop)
             return
@@ -120,8 +120,8 @@ def resync(
     registration = registry_of(ctx, ours).load(name)
     if registration.is_paused:
         raise KeyfoldError(f"replica {name} is paused", hint=f"resume it first: keyfold replica resume {source} {name}")
-    means = means_of(ctx, allowed=allowed_credentials(source))
-    found = Replication(ours, means, (name,)).once(narrowed=RoundSelection(topic, partition, resync=True))
+    context = context_of(ctx, allowed=allowed_credentials(source))
+    found = Replication(ours, context, (name,)).once(selection=RoundSelection(topic, partition, resync=True))
     _require_taken(found, topic, partition)
     _tell(found, as_json=as_json)
     raise click.exceptions.Exit(1 if any(each.error or each.failed for each in found.values()) else 0)

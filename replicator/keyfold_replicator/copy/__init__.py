@@ -1,1 +1,8 @@
-"""Bytes on their way: `transfer` which object when, `carry` one object, `schemas` those that records name."""
+"""Copying between the buckets.
+
+jobs             copy jobs and their results, as values
+transfer         schedules the jobs of many rounds over shared threads
+copy_object      copies one object
+schemas          copies the archived schemas that records name
+memory_budget    limits the memory of all copies
+"""

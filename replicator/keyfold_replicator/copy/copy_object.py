@@ -8,7 +8,7 @@
                       (`keyfold.store.api.CopyingStore`); if it cannot after all, the bytes are sent
 
 A failure leaves nothing visible. If a retry may continue (the store is away, the process stops), sent parts stay for
-the next process; unwanted parts are collected (`rounds.collect`). Bytes with a wrong checksum are fetched once more,
+the next process; unwanted parts are garbage (`rounds.gc`). Bytes with a wrong checksum are fetched once more,
 because they may have been damaged on the way.
 """
 
@@ -48,7 +48,7 @@ STORE_COPY_BYTES_MIN: Final = 1024 * 1024
 """A copy inside a store takes three requests that cost as much as writes; sending takes one and a read."""
 
 LARGE_BYTES: Final = 4 * PART_BYTES
-"""An object of at least this size is first looked for: a request costs less than sending it in vain."""
+"""The replica is first asked for an object of at least this size: a request costs less than sending it in vain."""
 
 _COPY_FAILURES_MAX: Final = 3
 _SLEEP_S: Final = 0.25
@@ -60,9 +60,9 @@ class _WrongBytes(Exception):
     """The bytes are not those that the manifest names."""
 
 
-_NOT_THE_UPLOADS: Final = (UploadLost, NameTaken, AccessDenied, BucketMissing)
+_NOT_OF_THE_UPLOAD: Final = (UploadLost, NameTaken, AccessDenied, BucketMissing)
 
-_NEVER_AGAIN: Final = (_WrongBytes, ObjectNotFound, UploadLost, NameTaken)
+_PARTS_USELESS_AFTER: Final = (_WrongBytes, ObjectNotFound, UploadLost, NameTaken)
 """After these errors the sent parts are of no use; after others they stay for the next process."""
 
 
@@ -90,29 +90,29 @@ class ObjectCopier:
         self._may_copy = isinstance(target, CopyingStore) and target.copies_from(source)
         self._copy_failures = 0
 
-    def carry(self, job: CopyJob, stop: threading.Event) -> CopyResult:
+    def copy_object(self, job: CopyJob, stop: threading.Event) -> CopyResult:
         """Ensure that the object is at the replica. Raise what `Transfer.copy` documents."""
-        carriage = _ObjectCopy(self, job, stop)
-        with self.memory.taken(_held_bytes(job)):
+        one = _ObjectCopy(self, job, stop)
+        with self.memory.reserved(_held_bytes(job)):
             try:
                 try:
-                    return carriage.run(is_first=True)
+                    return one.run(is_first=True)
                 except (UploadLost, _WrongBytes):
-                    return carriage.run(is_first=False)
+                    return one.run(is_first=False)
             except _WrongBytes as error:
                 raise self._corrupt(job, str(error)) from None
             except NameTaken as error:
                 raise self._diverged(job, error) from error
 
-    def carry_schema(self, topics_dir: str, schema: int | str) -> bool:
+    def copy_schema(self, topics_dir: str, schema: int | str) -> bool:
         """See `Transfer.copy_schemas`; return whether the schema was sent."""
         source_key, target_key = schema_key(topics_dir, schema), schema_key(self.topics_dir, schema)
-        with about(self.source):
+        with naming_host(self.source):
             try:
                 data = self.patience.repeat(lambda: self.source.get(source_key)).data
             except ObjectNotFound:
                 return False
-        with about(self.target):
+        with naming_host(self.target):
             with contextlib.suppress(NameTaken):
                 create_object(self.target, target_key, data, self.patience)
             if self.patience.repeat(lambda: self.target.get(target_key)).data == data:
@@ -132,7 +132,7 @@ class ObjectCopier:
         """Count failures of the target's own copies. Stop asking after several in a row: each may take minutes."""
         self._copy_failures = self._copy_failures + 1 if has_failed else 0
 
-    def cannot_copy(self) -> None:
+    def note_no_copies(self) -> None:
         """Note that the target does not copy by itself, or not in a way that can be trusted."""
         self._may_copy = False
 
@@ -153,43 +153,43 @@ class ObjectCopier:
         return error
 
     def _diverged(self, job: CopyJob, error: NameTaken) -> ReplicaDiverged:
-        told = ReplicaDiverged(
+        diverged = ReplicaDiverged(
             job.place.topic,
             job.place.partition,
             f"in {self.target.url} {error.message}",
             hint="another process writes into the replica's folder; stop it, and delete the object",
         )
-        told.host = error.host
-        return told
+        diverged.host = error.host
+        return diverged
 
 
 class _ObjectCopy:
     """One object in progress, in one thread."""
 
-    def __init__(self, carrier: ObjectCopier, job: CopyJob, stop: threading.Event) -> None:
-        self._carrier = carrier
-        self._source = carrier.source
-        self._target = carrier.target
+    def __init__(self, copier: ObjectCopier, job: CopyJob, stop: threading.Event) -> None:
+        self._copier = copier
+        self._source = copier.source
+        self._target = copier.target
         self._job = job
-        self._key = replace(job.place, topics_dir=carrier.topics_dir).own_key(job.name)
+        self._key = replace(job.place, topics_dir=copier.topics_dir).own_key(job.name)
         self._stop = stop
-        patience = carrier.patience
-        self._patience = replace(patience, clock=_StoppableClock(patience.clock, self._go_on))
+        patience = copier.patience
+        self._patience = replace(patience, clock=_StoppableClock(patience.clock, self._require_running))
 
     def run(self, *, is_first: bool) -> CopyResult:
         """Make one attempt. The second one does not use anything that was begun before."""
-        self._go_on()
+        self._require_running()
         job = self._job
-        if (job.size_bytes >= LARGE_BYTES or not is_first) and self._is_there():
+        if (job.size_bytes >= LARGE_BYTES or not is_first) and self._is_at_replica():
             return CopyResult(job, CopyMethod.WAS_THERE, 0)
         if is_first and job.size_bytes >= STORE_COPY_BYTES_MIN and self._is_copied_by_store():
             return CopyResult(job, CopyMethod.COPIED_BY_STORE, 0)
         if job.size_bytes <= PART_BYTES:
             return CopyResult(job, CopyMethod.SENT, self._send_small())
-        return CopyResult(job, CopyMethod.SENT, self._send_large(self._left_by_others() if is_first else None))
+        return CopyResult(job, CopyMethod.SENT, self._send_large(self._unfinished_upload() if is_first else None))
 
-    def _is_there(self) -> bool:
-        with about(self._target):
+    def _is_at_replica(self) -> bool:
+        with naming_host(self._target):
             try:
                 found = self._patience.repeat(lambda: self._target.head(self._key))
             except ObjectNotFound:
@@ -200,35 +200,35 @@ class _ObjectCopy:
 
     def _send_small(self) -> int:
         job = self._job
-        self._carrier.pace(job.size_bytes)
-        with about(self._source):
+        self._copier.pace(job.size_bytes)
+        with naming_host(self._source):
             data = self._patience.repeat(lambda: self._source.get(job.key)).data
         if len(data) != job.size_bytes:
             raise _WrongBytes(f"has {len(data)} bytes, but the manifest says {job.size_bytes}")
-        self._require_sum(hashlib.sha256(data).digest())
-        with about(self._target):
+        self._require_checksum(hashlib.sha256(data).digest())
+        with naming_host(self._target):
             create_object(self._target, self._key, data, self._patience)
         return job.size_bytes
 
-    def _send_large(self, begun: ResumedUpload | None) -> int:
-        stream = ObjectStream(self._target, self._key, self._patience, begun=begun)
+    def _send_large(self, unfinished: ResumedUpload | None) -> int:
+        stream = ObjectStream(self._target, self._key, self._patience, begun=unfinished)
         digest = hashlib.sha256()
         try:
             with contextlib.closing(self._pieces()) as pieces:
                 for piece in pieces:
                     digest.update(piece)
-                    with about(self._target), self._going_on_with(begun):
+                    with naming_host(self._target), self._aborting_refused_upload(unfinished):
                         stream.write((piece,))
-            self._require_sum(digest.digest())
-            with about(self._target), self._going_on_with(begun):
+            self._require_checksum(digest.digest())
+            with naming_host(self._target), self._aborting_refused_upload(unfinished):
                 stream.finish()
-        except _NEVER_AGAIN:
+        except _PARTS_USELESS_AFTER:
             stream.abandon()
             raise
         return self._job.size_bytes - stream.kept_bytes
 
     @contextlib.contextmanager
-    def _going_on_with(self, begun: ResumedUpload | None) -> Iterator[None]:
+    def _aborting_refused_upload(self, unfinished: ResumedUpload | None) -> Iterator[None]:
         """Abort another process's upload if the store refuses to continue it, and start the object again.
 
         The refusal (its key is gone, for example) may concern only that upload. If it stayed, each attempt would resume
@@ -237,15 +237,15 @@ class _ObjectCopy:
         try:
             yield
         except StoreError as error:
-            if begun is None or error.retriable or isinstance(error, _NOT_THE_UPLOADS):
+            if unfinished is None or error.retriable or isinstance(error, _NOT_OF_THE_UPLOAD):
                 raise
             with contextlib.suppress(StoreError):
-                begun.abort()
+                unfinished.abort()
             raise UploadLost(self._key, f"cannot be continued: {error.message}") from error
 
     def _is_copied_by_store(self) -> bool:
         """Whether the store has copied the object. If not, or with another checksum, sending shows what is wrong."""
-        job, target = self._job, self._carrier.copying_target()
+        job, target = self._job, self._copier.copying_target()
         if target is None:
             return False
         try:
@@ -254,16 +254,16 @@ class _ObjectCopy:
             error.host = error.host or host_of(self._source)
             raise
         except StoreError:
-            self._carrier.count_copy(has_failed=True)
+            self._copier.count_copy(has_failed=True)
             return False
         if copied is None:
-            self._carrier.cannot_copy()
+            self._copier.note_no_copies()
             return False
         if copied.sha256 != job.sha256:
             with contextlib.suppress(StoreError):
                 copied.abort()
             return False
-        with about(self._target):
+        with naming_host(self._target):
             return self._is_made_visible(copied)
 
     def _is_made_visible(self, copied: ServerCopy) -> bool:
@@ -276,10 +276,10 @@ class _ObjectCopy:
             with contextlib.suppress(StoreError):
                 copied.abort()
             if isinstance(error, AlreadyExists | UploadLost):
-                return self._is_there()
-            self._carrier.count_copy(has_failed=True)
+                return self._is_at_replica()
+            self._copier.count_copy(has_failed=True)
             return False
-        self._carrier.count_copy(has_failed=False)
+        self._copier.count_copy(has_failed=False)
         return True
 
     def _pieces(self) -> Generator[Bytes, None, None]:
@@ -287,9 +287,9 @@ class _ObjectCopy:
         job = self._job
 
         def fetch(start: int, length: int) -> Bytes:
-            self._go_on()
-            self._carrier.pace(length)
-            with about(self._source):
+            self._require_running()
+            self._copier.pace(length)
+            with naming_host(self._source):
                 return self._patience.repeat(lambda: self._source.get_range(job.key, start, length))
 
         try:
@@ -299,18 +299,18 @@ class _ObjectCopy:
         except StoreError as error:
             if error.retriable or isinstance(error, ObjectNotFound | AccessDenied | BucketMissing):
                 raise
-            with about(self._source):
+            with naming_host(self._source):
                 found = self._patience.repeat(lambda: self._source.head(job.key))
             if found.size_bytes == job.size_bytes:
                 raise
             raise _WrongBytes(f"has {found.size_bytes} bytes, but the manifest says {job.size_bytes}") from error
 
-    def _left_by_others(self) -> ResumedUpload | None:
+    def _unfinished_upload(self) -> ResumedUpload | None:
         """Return an unfinished upload of this object; None if there is none, or the store does not say."""
         target = self._target
         if not isinstance(target, ResumingStore):
             return None
-        with about(target):
+        with naming_host(target):
             try:
                 return self._patience.repeat(lambda: target.resume_upload(self._key))
             except StoreError as error:
@@ -318,28 +318,28 @@ class _ObjectCopy:
                     raise
                 return None
 
-    def _require_sum(self, found: bytes) -> None:
+    def _require_checksum(self, found: bytes) -> None:
         if found != self._job.sha256:
             raise _WrongBytes("does not have the SHA-256 of the manifest")
 
-    def _go_on(self) -> None:
-        if self._stop.is_set() or self._carrier.stopping.is_set():
+    def _require_running(self) -> None:
+        if self._stop.is_set() or self._copier.stopping.is_set():
             raise TransferStopped(f"{self._job.place}: the copy of {self._job.name} was stopped")
 
 
 class _StoppableClock:
-    """A clock whose sleeps end when `go_on` raises."""
+    """A clock whose sleeps end when `require_running` raises."""
 
-    def __init__(self, inner: Clock, go_on: Callable[[], None]) -> None:
+    def __init__(self, inner: Clock, require_running: Callable[[], None]) -> None:
         self._inner = inner
-        self._go_on = go_on
+        self._require_running = require_running
         self.now_ms = inner.now_ms
         self.monotonic_s = inner.monotonic_s
 
     def sleep(self, seconds: float) -> None:
         """See `Clock.sleep`."""
         while seconds > 0:
-            self._go_on()
+            self._require_running()
             self._inner.sleep(min(seconds, _SLEEP_S))
             seconds -= _SLEEP_S
 
@@ -360,7 +360,7 @@ def _held_bytes(job: CopyJob) -> int:
 
 
 @contextlib.contextmanager
-def about(store: ObjectStore) -> Iterator[None]:
+def naming_host(store: ObjectStore) -> Iterator[None]:
     """Add the store's host to errors that do not name one."""
     try:
         yield

@@ -1,4 +1,4 @@
-"""A memory budget for threads: a thread that asks waits until there is room."""
+"""A memory budget for threads: a thread waits until its reservation fits."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ class CopyMemoryBudget:
         self._limit_bytes = limit_bytes
         self._stopping = stopping
         self._free = threading.Condition()
-        self._taken_bytes = 0
+        self._reserved_bytes = 0
         self.peak_bytes = 0
 
     @contextmanager
-    def taken(self, n_bytes: int) -> Iterator[None]:
+    def reserved(self, n_bytes: int) -> Iterator[None]:
         """Hold `n_bytes` of the budget; do not wait once `stopping` is set."""
         with self._free:
-            self._free.wait_for(lambda: self._has_room(n_bytes) or self._stopping.is_set())
-            self._taken_bytes += n_bytes
-            self.peak_bytes = max(self.peak_bytes, self._taken_bytes)
+            self._free.wait_for(lambda: self._fits(n_bytes) or self._stopping.is_set())
+            self._reserved_bytes += n_bytes
+            self.peak_bytes = max(self.peak_bytes, self._reserved_bytes)
         try:
             yield
         finally:
             with self._free:
-                self._taken_bytes -= n_bytes
+                self._reserved_bytes -= n_bytes
                 self._free.notify_all()
 
     def wake(self) -> None:
@@ -36,5 +36,5 @@ class CopyMemoryBudget:
         with self._free:
             self._free.notify_all()
 
-    def _has_room(self, n_bytes: int) -> bool:
-        return not self._taken_bytes or self._taken_bytes + n_bytes <= self._limit_bytes
+    def _fits(self, n_bytes: int) -> bool:
+        return not self._reserved_bytes or self._reserved_bytes + n_bytes <= self._limit_bytes

@@ -36,7 +36,7 @@ class SchemaCopier:
         self._done = 0
         self._there: set[str] = set()
 
-    def carry(self) -> None:
+    def copy_missing(self) -> None:
         """Return when the replica has every schema that was kept when this was called.
 
         Raise what the stores raise, and `StoreError` if the replica has another schema for an id.
@@ -49,10 +49,10 @@ class SchemaCopier:
                 return  # a listing that began after the call has been carried out by another thread
             with self._lock:
                 up_to = self._asked
-            self._carry()
+            self._copy_missing()
             self._done = up_to
 
-    def _carry(self) -> None:
+    def _copy_missing(self) -> None:
         kept = self._repeat(lambda: _stems(self._link.source))
         if kept.keys() <= self._there:
             return

@@ -57,7 +57,7 @@ class Transfer:
         self._threads = threads
         self._stopping = threading.Event()
         memory = CopyMemoryBudget(memory_bytes, self._stopping)
-        self._carrier = ObjectCopier(source, target, topics_dir, patience, memory, self._stopping, pacer=pacer)
+        self._copier = ObjectCopier(source, target, topics_dir, patience, memory, self._stopping, pacer=pacer)
         self._pool = ThreadPoolExecutor(threads, "keyfold-copy")
 
     def __enter__(self) -> Self:
@@ -69,7 +69,7 @@ class Transfer:
     def close(self) -> None:
         """Stop copies at their next range, and wait for them. Sent parts stay for the next process."""
         self._stopping.set()
-        self._carrier.memory.wake()
+        self._copier.memory.wake()
         # Queued jobs end by themselves, at once. Cancelling them would leave their callers waiting forever.
         self._pool.shutdown()
 
@@ -113,11 +113,11 @@ class Transfer:
         A schema that the source has not kept is skipped. Raise `StoreError` if the replica has another schema for the
         id: its topics directory belongs to another registry.
         """
-        return sum(self._carrier.carry_schema(topics_dir, schema) for schema in schemas)
+        return sum(self._copier.copy_schema(topics_dir, schema) for schema in schemas)
 
     def _submit(self, job: CopyJob, stop: threading.Event) -> Future[CopyResult]:
         try:
-            return self._pool.submit(self._carrier.carry, job, stop)
+            return self._pool.submit(self._copier.copy_object, job, stop)
         except RuntimeError as error:
             if not self._stopping.is_set():
                 raise

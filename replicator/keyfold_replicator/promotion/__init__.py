@@ -1,1 +1,5 @@
-"""Who is the source: a replica is made it, and the old source is made its replica."""
+"""Promotion: make a replica the source, and the old source its replica.
+
+steps         the steps for each partition
+last_round    the last rounds before the switch
+"""

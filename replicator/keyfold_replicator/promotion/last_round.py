@@ -13,19 +13,19 @@ from keyfold_replicator.rounds.service import ReplicationContext, runner_of
 
 
 class _PromotionDocuments:
-    """A `Desk` that never pauses."""
+    """`ReplicaDocuments` that never pause."""
 
-    def __init__(self, covers: Callable[[str], bool], book: EnablementStore) -> None:
-        self._orders = DesiredReplication(covers=covers)
-        self._book = book
+    def __init__(self, covers: Callable[[str], bool], enablement_store: EnablementStore) -> None:
+        self._desired = DesiredReplication(covers=covers)
+        self._enablement_store = enablement_store
 
-    def orders(self) -> DesiredReplication:
-        """See `Desk.orders`."""
-        return self._orders
+    def load_desired(self) -> DesiredReplication:
+        """See `ReplicaDocuments.load_desired`."""
+        return self._desired
 
-    def enablement(self) -> Enablement:
-        """See `Desk.enablement`."""
-        return self._book.load()
+    def load_enablement(self) -> Enablement:
+        """See `ReplicaDocuments.load_enablement`."""
+        return self._enablement_store.load()
 
 
 def last_round(
@@ -34,18 +34,18 @@ def last_round(
     name: str,
     registration: Registration | None,
     covers: Callable[[str], bool],
-    means: ReplicationContext,
+    context: ReplicationContext,
 ) -> dict[tuple[str, int], str]:
     """Copy what is left; return errors by topic and partition.
 
     If nothing could be done at all, the error is under `EVERYTHING`. Without a registration (it was removed) the
     defaults apply, and the source has no cursor of the replica.
     """
-    book = EnablementStore(replica.store, replica.topics_dir, means.clock, means.dice())
+    enablement_store = EnablementStore(replica.store, replica.topics_dir, context.clock, context.new_random())
     hold_name = name if registration is None else registration.hold_name
-    going_by = means.settings if registration is None else settings(registration, means.settings)
-    between = Link(name, hold_name, source, replica)
-    with runner_of(between, _PromotionDocuments(covers, book), going_by, means) as runner:
+    replica_settings = context.settings if registration is None else settings(registration, context.settings)
+    replica_link = Link(name, hold_name, source, replica)
+    with runner_of(replica_link, _PromotionDocuments(covers, enablement_store), replica_settings, context) as runner:
         found = runner.once()
     if found.error:
         return {EVERYTHING: found.error}

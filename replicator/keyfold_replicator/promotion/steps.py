@@ -115,26 +115,26 @@ LastRound = Callable[[], "dict[tuple[str, int], str]"]
 class SwitchOver:
     """The promotion while both sides answer: nothing is lost."""
 
-    def __init__(self, source: Side, replica: Side, world: PromotionContext, last_round: LastRound) -> None:
+    def __init__(self, source: Side, replica: Side, context: PromotionContext, last_round: LastRound) -> None:
         self._source = source
         self._replica = replica
-        self._world = world
+        self._context = context
         self._last_round = last_round
 
-    def look(self, wanted: Iterable[tuple[str, int]]) -> list[PromotionOutcome]:
+    def check(self, wanted: Iterable[tuple[str, int]]) -> list[PromotionOutcome]:
         """Check every partition, without changing anything."""
-        return _each(self._look_at, wanted)
+        return _each(self._check_one, wanted)
 
-    def carry_out(self, looked: Sequence[PromotionOutcome]) -> list[PromotionOutcome]:
+    def switch(self, checked: Sequence[PromotionOutcome]) -> list[PromotionOutcome]:
         """Promote. If one partition cannot be fenced, none is promoted; fenced ones stay so until the next call."""
-        fenced = _each(self._fence, looked)
+        fenced = _each(self._fence, checked)
         if not all(found.is_fit for found in fenced):
             return fenced
         if all(found.step is PromotionStep.DONE for found in fenced):
             return fenced
         return _each(self._promote, with_errors(fenced, self._last_round()))
 
-    def _look_at(self, wanted: tuple[str, int]) -> PromotionOutcome:
+    def _check_one(self, wanted: tuple[str, int]) -> PromotionOutcome:
         source, replica = self._load_source(*wanted), self._replica_log(*wanted).load()
         if replica is None:
             return PromotionOutcome(*wanted, PromotionStep.MISSING)
@@ -180,7 +180,7 @@ class SwitchOver:
         log = self._log(self._source, place)
         for _ in range(_CLAIMS_MAX):
             try:
-                log.demote(replica.manifest, name=self._world.old_name, source_url=self._replica.url)
+                log.demote(replica.manifest, name=self._context.old_name, source_url=self._replica.url)
             except IsReplica:
                 break  # mine, whose answer was lost
             except CommitUnknown:
@@ -197,11 +197,11 @@ class SwitchOver:
         for tries_left in reversed(range(_CLAIMS_MAX)):
             try:
                 before = self._load_source(found.topic, found.partition).manifest
-                session = log.claim(before, name=self._world.name, source_url=self._source.url)
+                session = log.claim(before, name=self._context.name, source_url=self._source.url)
                 source = self._load_source(found.topic, found.partition).manifest
                 made = session.promote(source)
             except (Fenced, CommitUnknown):
-                if not tries_left or self._look_at((found.topic, found.partition)).step is PromotionStep.DONE:
+                if not tries_left or self._check_one((found.topic, found.partition)).step is PromotionStep.DONE:
                     raise
                 continue
             return replace(_outcome((found.topic, found.partition), made), step=PromotionStep.DONE, log_id=made.log_id)
@@ -214,30 +214,30 @@ class SwitchOver:
         return _load_replica(self._replica_log(topic, partition), self._replica)
 
     def _log(self, side: Side, place: Place) -> PartitionLog:
-        return PartitionLog(side.store, place, clock=self._world.clock, random=self._world.another_random())
+        return PartitionLog(side.store, place, clock=self._context.clock, random=self._context.another_random())
 
     def _replica_log(self, topic: str, partition: int) -> ReplicaLog:
-        return _replica_log(self._replica, topic, partition, self._world)
+        return _replica_log(self._replica, topic, partition, self._context)
 
 
 class FailOver:
     """The promotion while the source does not answer: the replica's state becomes the log."""
 
-    def __init__(self, replica: Side, world: PromotionContext) -> None:
+    def __init__(self, replica: Side, context: PromotionContext) -> None:
         self._replica = replica
-        self._world = world
+        self._context = context
 
-    def look(self, wanted: Iterable[tuple[str, int]]) -> list[PromotionOutcome]:
+    def check(self, wanted: Iterable[tuple[str, int]]) -> list[PromotionOutcome]:
         """Check every partition, without changing anything."""
-        return _each(self._look_at, wanted)
+        return _each(self._check_one, wanted)
 
-    def carry_out(self, looked: Sequence[PromotionOutcome]) -> list[PromotionOutcome]:
+    def switch(self, checked: Sequence[PromotionOutcome]) -> list[PromotionOutcome]:
         """Promote. An incomplete first copy cannot become a log, and stays as it is."""
-        return _each(self._promote, looked)
+        return _each(self._promote, checked)
 
-    def _look_at(self, wanted: tuple[str, int]) -> PromotionOutcome:
+    def _check_one(self, wanted: tuple[str, int]) -> PromotionOutcome:
         try:
-            manifest = _load_replica(_replica_log(self._replica, *wanted, self._world), self._replica).manifest
+            manifest = _load_replica(_replica_log(self._replica, *wanted, self._context), self._replica).manifest
         except FirstCopyUnfinished as error:
             place = f"{self._replica.url} {wanted[0]} --partition {wanted[1]}"
             hint = f"if the source is lost, `keyfold log repair {place} --from segments` makes a log of what was copied"
@@ -252,7 +252,7 @@ class FailOver:
         if found.step in {PromotionStep.DONE, PromotionStep.MISSING}:
             return found
         wanted = found.topic, found.partition
-        log = _replica_log(self._replica, *wanted, self._world)
+        log = _replica_log(self._replica, *wanted, self._context)
         for tries_left in reversed(range(_CLAIMS_MAX)):
             manifest = _load_replica(log, self._replica).manifest
             state = manifest.replica
@@ -271,21 +271,21 @@ class FailOver:
 class Demotion:
     """Make an old source, whose replica was promoted without it, the replica of that log."""
 
-    def __init__(self, old: Side, new: Side, world: PromotionContext, *, discard: bool) -> None:
+    def __init__(self, old: Side, new: Side, context: PromotionContext, *, discard: bool) -> None:
         self._old = old
         self._new = new
-        self._world = world
+        self._context = context
         self._discard = discard
 
-    def look(self, wanted: Iterable[tuple[str, int]]) -> list[PromotionOutcome]:
+    def check(self, wanted: Iterable[tuple[str, int]]) -> list[PromotionOutcome]:
         """Check every partition and what would be lost, without changing anything."""
-        return _each(self._look_at, wanted)
+        return _each(self._check_one, wanted)
 
-    def carry_out(self, looked: Sequence[PromotionOutcome]) -> list[PromotionOutcome]:
+    def switch(self, checked: Sequence[PromotionOutcome]) -> list[PromotionOutcome]:
         """Demote."""
-        return _each(self._demote, looked)
+        return _each(self._demote, checked)
 
-    def _look_at(self, wanted: tuple[str, int]) -> PromotionOutcome:
+    def _check_one(self, wanted: tuple[str, int]) -> PromotionOutcome:
         old, new = self._load(self._old, wanted), self._load(self._new, wanted)
         base = _outcome(wanted, old.manifest)
         if old.manifest.replica is not None:
@@ -312,7 +312,7 @@ class Demotion:
             try:
                 log.demote(new, name=self._following.name, source_url=self._following.source, discard=self._discard)
             except (CommitUnknown, IsReplica):
-                if self._look_at(wanted).step is PromotionStep.DONE:
+                if self._check_one(wanted).step is PromotionStep.DONE:
                     break
                 if not tries_left:
                     raise
@@ -322,14 +322,14 @@ class Demotion:
 
     @property
     def _following(self) -> Following:
-        return Following(self._world.old_name, self._new.url)
+        return Following(self._context.old_name, self._new.url)
 
     def _load(self, side: Side, wanted: tuple[str, int]) -> Pinned:
         return self._log(side, wanted).load()
 
     def _log(self, side: Side, wanted: tuple[str, int]) -> PartitionLog:
         place = side.place(*wanted)
-        return PartitionLog(side.store, place, clock=self._world.clock, random=self._world.another_random())
+        return PartitionLog(side.store, place, clock=self._context.clock, random=self._context.another_random())
 
 
 def is_handed_over(manifest: Manifest, replica_url: str) -> bool:
@@ -396,9 +396,9 @@ def _outcome(wanted: tuple[str, int], manifest: Manifest) -> PromotionOutcome:
     )
 
 
-def _replica_log(side: Side, topic: str, partition: int, world: PromotionContext) -> ReplicaLog:
+def _replica_log(side: Side, topic: str, partition: int, context: PromotionContext) -> ReplicaLog:
     place = side.place(topic, partition)
-    return ReplicaLog(side.store, place, clock=world.clock, random=world.another_random())
+    return ReplicaLog(side.store, place, clock=context.clock, random=context.another_random())
 
 
 def _load_replica(log: ReplicaLog, side: Side) -> Pinned:

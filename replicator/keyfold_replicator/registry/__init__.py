@@ -1,1 +1,9 @@
-"""Where it is read what was asked: registrations, what a replica's bucket allows, both sides opened as they say."""
+"""From a registration to both sides of a replication.
+
+link               the two sides, settings, and the documents that a running replication follows
+opening            opens both sides of a registration
+admission          checks before a replica is registered
+compaction_rule    whether a compacted log may be replicated
+holds              removes a replica from the source's manifests
+run_options        the configuration of `keyfold replica run`
+"""

@@ -120,7 +120,7 @@ def _is_enabled(enablement: Enablement, topic: str) -> bool:
 
 
 def _judge_place(source: Side, replica: Side, random: Random) -> Iterator[str]:
-    """Check that the replica is another directory, by an object that is written there and looked for here."""
+    """Check that the replica is another directory, by an object that is written there and read here."""
     head = f"{replica.topics_dir}/" if replica.topics_dir else ""
     key = f"{head}{PROBE_FOLDER}{random.getrandbits(128):032x}"
     try:

@@ -1,8 +1,8 @@
 """Remove a replica that is no longer registered from the source's manifests.
 
-A remaining entry has no effect: tombstones wait only for registered replicas, and a pin expires. The command that
-removes a replica removes its entries. A round in progress may write its cursor afterwards, so the replicator removes
-the entries once more when it finds the registration gone.
+A remaining entry has no effect: tombstones wait only for registered replicas, and a held version expires. The command
+that removes a replica removes its entries. A round in progress may write its cursor afterwards, so the replicator
+removes the entries once more when it finds the registration gone.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class ReplicaSettings:
     """Settings of replication.
 
     `threads` limits partitions and objects at once. A partition in sync is checked every `poll_ms`, topics are listed
-    every `discover_ms`. A round that copies at least `pin_min_bytes` pins its version at the source, for `pin_ms` at a
+    every `discover_ms`. A round that copies at least `pin_min_bytes` holds its version at the source, for `pin_ms` at a
     time. Objects that the replica's commits unlinked are kept for `file_delete_delay_ms`. Orphans are searched for
     after each claim, and every `collect_ms`.
     """
@@ -66,7 +66,7 @@ def every_topic(_topic: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DesiredReplication:
-    """What the registration asks for: whether the replica is paused, and which topics it covers.
+    """What the registration asks for: whether replication is paused, and which topics it covers.
 
     `covers` raises `ConfigError` if it cannot decide in time. Its answer for a topic is cached.
     """
@@ -78,8 +78,8 @@ class DesiredReplication:
 class ReplicaDocuments(Protocol):
     """Reads the documents of a replica. Calls go to the stores and raise what they raise."""
 
-    def orders(self) -> DesiredReplication | None:
+    def load_desired(self) -> DesiredReplication | None:
         """Return what the registration in the source bucket says; None if it was removed."""
 
-    def enablement(self) -> Enablement:
+    def load_enablement(self) -> Enablement:
         """Return the permissions in the replica's bucket. One GET there."""

@@ -1,11 +1,11 @@
 """From a registration to what a `Runner` needs: both sides, settings, and a source of the current registration.
 
-    source    a store that the caller has opened; `side` makes a side of it
-    replica   opened here, with the registration's endpoint, region, credentials and encryption
-    desk      the registration and the replica's permissions, read again whenever the runner asks
+    source       a store that the caller has opened; `side` makes a side of it
+    replica      opened here, with the registration's endpoint, region, credentials and encryption
+    documents    the registration and the replica's permissions, read again whenever the runner asks
 
 A `Runner` is made for one version of a registration. If more than its topics or its pause changes (another bucket,
-other credentials), the desk reports that it is gone, and the service opens it again.
+other credentials), the documents report that it is gone, and the service opens the replica again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from keyfold_replicator.registry.link import DesiredReplication, Link, ReplicaSe
 from keyfold_replicator.state.retry import RoundBackoff
 
 # Changes that a running runner applies; all others need a new one.
-_ORDERS: Final = frozenset({"topics", "topics.regex"})
+_FOLLOWED_KEYS: Final = frozenset({"topics", "topics.regex"})
 _DEFAULTS: Final = ReplicaSettings()
 
 
@@ -87,26 +87,28 @@ def close(store: ObjectStore) -> None:
 
 
 class RegisteredDocuments:
-    """The `Desk` of a registered replica."""
+    """The `ReplicaDocuments` of a registered replica."""
 
     def __init__(self, registration: Registration, source: Side, replica: Side, clock: Clock, random: Random) -> None:
-        self._begun_with = registration
+        self._registration = registration
         self._registry = ReplicaRegistry(source.store, source.topics_dir, clock, Random(random.getrandbits(64)))
-        self._book = EnablementStore(replica.store, replica.topics_dir, clock, Random(random.getrandbits(64)))
+        self._enablement_store = EnablementStore(
+            replica.store, replica.topics_dir, clock, Random(random.getrandbits(64))
+        )
 
-    def orders(self) -> DesiredReplication | None:
-        """See `Desk.orders`; None also where the registration now stands for something else. One GET."""
+    def load_desired(self) -> DesiredReplication | None:
+        """See `ReplicaDocuments.load_desired`; None also if the registration needs another runner. One GET."""
         try:
-            found = self._registry.load(self._begun_with.name)
+            found = self._registry.load(self._registration.name)
         except NotRegistered:
             return None
-        if is_other(self._begun_with, found):
+        if is_other(self._registration, found):
             return None
         return DesiredReplication(found.is_paused, found.covers)
 
-    def enablement(self) -> Enablement:
-        """See `Desk.enablement`."""
-        return self._book.load()
+    def load_enablement(self) -> Enablement:
+        """See `ReplicaDocuments.load_enablement`."""
+        return self._enablement_store.load()
 
 
 def is_other(before: Registration, now: Registration) -> bool:
@@ -115,4 +117,4 @@ def is_other(before: Registration, now: Registration) -> bool:
 
 
 def _fixed(registration: Registration) -> dict[str, str]:
-    return {key: value for key, value in registration.config.items() if key not in _ORDERS}
+    return {key: value for key, value in registration.config.items() if key not in _FOLLOWED_KEYS}

@@ -1,1 +1,12 @@
-"""Rounds: `plan` decides, `round` handles one partition, and `worker`, `runner` and `service` schedule the rounds."""
+"""Rounds: bring replicas up to date, one partition at a time.
+
+plan                      decides which objects a round copies
+round                     one round of one partition
+claim, holds              the claim at the replica, and the held version at the source
+change_detector           whether anything has changed, by ETags
+gc, gc_schedule           garbage collection at the replica, and when it is due
+slots                     limits the rounds that use the stores at once
+worker, state_table       one partition between rounds, and the states of all
+runner                    all partitions of a replica
+service                   all replicas of a source
+"""

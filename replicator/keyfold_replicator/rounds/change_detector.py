@@ -30,13 +30,13 @@ class ChangeDetector:
         self._replica_at_s = 0.0
         self.side = source
 
-    def settle(self, source_etag: str, replica_etag: str) -> None:
-        """Note that both sides are equal under these ETags, and were both read."""
+    def note_equal(self, source_etag: str, replica_etag: str) -> None:
+        """Remember the ETags under which both sides were read and are equal."""
         self._etags = (source_etag, replica_etag)
         self._replica_at_s = self._clock.monotonic_s() + REPLICA_CHECK_S
 
-    def committed(self, replica_etag: str) -> None:
-        """Note that the replica has another ETag with the same content."""
+    def note_replica_etag(self, replica_etag: str) -> None:
+        """Remember another ETag of the replica, with the same content."""
         if self._etags is not None:
             self._etags = (self._etags[0], replica_etag)
 

@@ -1,7 +1,7 @@
-"""A replicator's claim on one partition of a replica, and what it knows about the replica.
+"""A replicator's claim on one partition of a replica, and the replica's manifest.
 
-A claim is kept from round to round, because taking one is a commit. Between rounds it keeps the epoch, but drops the
-manifest, which may be large. After a failed commit the claim is dropped, because its knowledge may be wrong.
+A claim is kept from round to round, because making one is a commit. Between rounds it keeps the epoch, but drops the
+manifest, which may be large. After a failed commit the claim is dropped, because its manifest may be out of date.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from keyfold_replicator.registry.link import Link, Side
 
 @dataclass(slots=True)
 class CurrentSide:
-    """The side that a round is talking to, for errors that do not name it."""
+    """The side of a round's current request, for errors that do not name it."""
 
     side: Side
 
@@ -32,18 +32,18 @@ class ReplicaClaim:
         link: Link,
         topic: str,
         partition: int,
-        speaking: CurrentSide,
+        current_side: CurrentSide,
         *,
         clock: Clock,
         random: Random,
         patience_s: float,
     ) -> None:
         self._link = link
-        self._speaking = speaking
+        self._current_side = current_side
         place = link.replica.place(topic, partition)
         self.log = ReplicaLog(link.replica.store, place, clock=clock, random=random, patience_s=patience_s)
         self.session: ReplicaSession | None = None
-        self._seen_etag = ""
+        self._last_etag = ""
 
     @property
     def held(self) -> ReplicaSession:
@@ -55,38 +55,38 @@ class ReplicaClaim:
     def etag(self) -> str:
         """The ETag of the newest manifest that was read; empty if there was none."""
         if self.session is not None and self.session.pinned is not None:
-            self._seen_etag = self.session.pinned.etag
-        return self._seen_etag
+            self._last_etag = self.session.pinned.etag
+        return self._last_etag
 
-    def look(self) -> Pinned | None:
+    def load_replica(self) -> Pinned | None:
         """Return what the replica has now, claimed or not; None before the first commit."""
-        self._speaking.side = self._link.replica
+        self._current_side.side = self._link.replica
         if self.session is not None:
             try:
                 self._refresh(self.session)
             except CommitRefused:
-                self.session = None  # another replicator was there, or it was promoted: look as anybody does
+                self.session = None  # another replicator was there, or it was promoted: read it without a claim
             else:
                 return self.session.pinned
         pinned = self.log.load()
-        self._seen_etag = "" if pinned is None else pinned.etag
+        self._last_etag = "" if pinned is None else pinned.etag
         return pinned
 
-    def take(self, source: Manifest) -> ReplicaSession:
+    def acquire(self, source: Manifest) -> ReplicaSession:
         """Claim the partition. The source's manifest must be read again afterwards."""
-        self._speaking.side = self._link.replica
+        self._current_side.side = self._link.replica
         # The session keeps this manifest, so leave out the segments: a log may be in sync for weeks.
         claimed = replace(source, segments=(), replaced=())
         self.session = self.log.claim(claimed, name=self._link.name, source_url=self._link.source.url)
         return self.session
 
     def drop(self) -> None:
-        """Drop the claim; the next round that needs one takes a new one."""
+        """Drop the claim; the next round that needs one makes a new one."""
         self.session = None
 
-    def require(self) -> None:
+    def require_held(self) -> None:
         """Raise `Fenced` if another replicator has claimed the partition. One HEAD."""
-        self._speaking.side = self._link.replica
+        self._current_side.side = self._link.replica
         key = self.log.place.manifest_key
         try:
             etag = self.log.patience.repeat(lambda: self._link.replica.store.head(key)).etag
@@ -98,13 +98,13 @@ class ReplicaClaim:
     def park(self) -> None:
         """Drop the manifest until the next round."""
         if self.session is not None and self.session.pinned is not None:
-            self._seen_etag = self.session.pinned.etag
+            self._last_etag = self.session.pinned.etag
             self.session.park()
 
     def unpark(self) -> None:
         """Read the manifest again. Raise `Fenced` if the claim has been lost."""
         if self.session is not None and self.session.manifest is None:
-            self._speaking.side = self._link.replica
+            self._current_side.side = self._link.replica
             self._refresh(self.session)
 
     def _refresh(self, session: ReplicaSession) -> None:

@@ -4,7 +4,7 @@
     orphans     objects of rounds that were interrupted or planned again
     marker      that of the first copy, once there is a manifest
 
-An orphan is judged in this order: LIST the replica's folder, THEN read the source's manifest, THEN the replica's, which
+Orphans are found in this order: LIST the replica's folder, THEN read the source's manifest, THEN the replica's, which
 must still have our epoch. A listed object had been copied, so an earlier version of the source named it. If the version
 that is read now does not, no later one ever will, because names are never linked again. A later replicator claims after
 our read of the replica, and reads the source after its claim. So no one can commit an object that is deleted here; only
@@ -43,7 +43,7 @@ def delete_orphans(store: ObjectStore, session: ReplicaSession, source: Partitio
     place = session.place
     listed, uploads = _listed(store, place), list(store.list_uploads(place.folder))  # LIST first,
     wanted = source.load().manifest  # the source after it,
-    manifest = session.refresh()  # and last the proof that nobody has claimed before that look
+    manifest = session.refresh()  # and last the proof that nobody claimed before it was read
     if manifest is not None and FIRST_COPY_NAME in listed:
         store.delete(place.key(FIRST_COPY_NAME))
     if manifest is None or wanted.log_id != manifest.log_id:
@@ -65,7 +65,7 @@ def may_have_orphans(store: ObjectStore, replica: ReplicaLog) -> bool:
     is_uploading = next(iter(store.list_uploads(replica.place.folder)), None) is not None
     pinned = replica.load()
     if pinned is None:
-        return False  # nothing may be judged before the first commit
+        return False  # nothing is known to be an orphan before the first commit
     known = pinned.manifest.object_names() | {r.name for r in pinned.manifest.replaced}
     return is_uploading or any(
         name == FIRST_COPY_NAME or (parse_name(name) is not None and name not in known) for name in names

@@ -1,19 +1,19 @@
 """The rounds of one partition: copy the source's newest version to the replica, objects first, then one commit.
 
-    look        read the source's manifest, then the replica's; if they are equal, write nothing on either side
+    compare     read the source's manifest, then the replica's; if they are equal, write nothing on either side
     rule        check that this version may go there (`keyfold_replicator.registry.compaction_rule`)
-    claim       take the replica's epoch, once for all rounds of this process, then read the source's manifest AGAIN
-    pin         hold the version at the source, if the copy is large or objects disappeared during the round before
+    claim       claim the replica's epoch, once for all rounds of this process, then read the source's manifest AGAIN
+    hold        hold the version at the source, if the copy is large or objects disappeared during the round before
     mark        before the first commit: mark the folder as a replica with an unfinished first copy (`log.first_copy`)
-    copy        copy kept schemas, then the missing objects, several at a time
+    copy        copy archived schemas, then the missing objects, several at a time
     commit      write the replica's manifest: this version of the source, if the epoch is still ours
-    cursor      tell the source up to which offset the replica has everything, and remove the pin
-    chores      collect garbage at the replica (`keyfold_replicator.rounds.gc_schedule`)
+    cursor      record at the source up to which offset the replica has everything, and remove the hold
+    gc          collect garbage at the replica (`keyfold_replicator.rounds.gc_schedule`)
 
 A round may end anywhere. The next round lists the replica's folder and finds the objects that were copied. A commit
-without its cursor is in sync, and the next round repairs the cursor. The order of claim and second read is what the
-collector's proof needs: every object that a round relies on at the replica is named by a version of the source that was
-read after the claim.
+without its cursor is in sync, and the next round repairs the cursor. Garbage collection relies on the order of the
+claim and the second read: every object that a round relies on at the replica is named by a version of the source that
+was read after the claim.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from keyfold_replicator.rounds.slots import RoundSlots
 from keyfold_replicator.state.totals import RoundTotals, Tally
 
 LOST_PLANS_MAX: Final = 3
-"""A round gives up after this many plans whose objects disappeared; with a pin it should not happen once."""
+"""A round gives up after this many plans whose objects disappeared; with a hold it should not happen once."""
 
 CLAIM_CHECK_S: Final = 30.0
 """How often a copy checks whether another replicator has taken over."""
@@ -59,10 +59,9 @@ DAMAGE_RETRY_S: Final = 1800.0
 class RoundResources:
     """What the rounds of all partitions share. `is_wanted` is called between objects; False interrupts a copy."""
 
-    turns: RoundSlots
-
+    slots: RoundSlots
     transfer: Transfer
-    courier: SchemaCopier
+    schema_copier: SchemaCopier
     tally: Tally
     enablement: Callable[[], Enablement]
     is_wanted: Callable[[], bool]
@@ -83,132 +82,148 @@ ReportProgress = Callable[[RoundProgress], None]
 
 @dataclass(frozen=True, slots=True)
 class RoundResult:
-    """How a round ended. `seen` is None if nothing was new; `is_settled`: the source had nothing newer at the end.
+    """How a round ended. `progress` is None if nothing was new; `is_settled`: the source had nothing newer at the end.
 
-    `chore_error`: the replica has everything, but garbage could not be deleted there.
+    `gc_error`: the replica has everything, but garbage could not be deleted there.
     """
 
-    seen: RoundProgress | None = None
+    progress: RoundProgress | None = None
     is_settled: bool = True
-    chore_error: KeyfoldError | None = None
+    gc_error: KeyfoldError | None = None
 
 
 class PartitionRounds:
     """One partition. For one thread at a time; the claim is kept from round to round."""
 
     def __init__(
-        self, link: Link, topic: str, partition: int, settings: ReplicaSettings, tools: RoundResources, random: Random
+        self,
+        link: Link,
+        topic: str,
+        partition: int,
+        settings: ReplicaSettings,
+        resources: RoundResources,
+        random: Random,
     ) -> None:
         self._link = link
         self._settings = settings
-        self._tools = tools
+        self._resources = resources
         self._random = random
-        self._speaking = CurrentSide(link.source)
+        self._current_side = CurrentSide(link.source)
         self._place = link.source.place(topic, partition)
         self._source = self._source_log()
         self._claim = ReplicaClaim(
-            link, topic, partition, self._speaking, clock=tools.clock, random=random, patience_s=settings.patience_s
+            link,
+            topic,
+            partition,
+            self._current_side,
+            clock=resources.clock,
+            random=random,
+            patience_s=settings.patience_s,
         )
-        self._chores = GcSchedule(self._claim, self._source, settings, clock=tools.clock, tally=tools.tally)
-        self._glance = ChangeDetector(link.source, link.replica, topic, partition, self._source.patience)
+        self._gc_schedule = GcSchedule(
+            self._claim, self._source, settings, clock=resources.clock, tally=resources.tally
+        )
+        self._change_detector = ChangeDetector(link.source, link.replica, topic, partition, self._source.patience)
         self._has_leftovers = True
         self._damage: tuple[str, float, Corrupt | None] = ("", 0.0, None)
 
     @property
     def side(self) -> Side:
         """The side that the last request went to."""
-        return self._speaking.side
+        return self._current_side.side
 
     @property
     def place(self) -> Place:
         """The partition, at the source."""
         return self._place
 
-    def round(self, watch: ReportProgress = lambda _seen: None, *, resync: bool = False) -> RoundResult:
-        """Do one round. `watch` is told what was read, and how the copy proceeds.
+    def run_round(self, report: ReportProgress = lambda _progress: None, *, resync: bool = False) -> RoundResult:
+        """Do one round. Call `report` with both manifests, and as the copy proceeds.
 
         Raise `CompactionNotEnabled`, `ReplicaFormatTooOld`, `ResyncRequired`, `Fenced`, and what logs and stores raise;
         `side` is the side that the error is about. Call it again after any of them.
         """
-        with self._tools.turns.taken():
-            return self._turn(watch, resync=resync)
+        with self._resources.slots.held_slot():
+            return self._run_in_slot(report, resync=resync)
 
-    def _turn(self, watch: ReportProgress, *, resync: bool) -> RoundResult:
+    def _run_in_slot(self, report: ReportProgress, *, resync: bool) -> RoundResult:
         self._require_wanted()
-        self._tools.tally.add(RoundTotals(rounds=1))
+        self._resources.tally.add(RoundTotals(rounds=1))
         try:
-            ended = self._round(watch, resync=resync)
+            ended = self._replicate(report, resync=resync)
         except BaseException as error:
-            self._glance.forget()
+            self._change_detector.forget()
             self._has_leftovers = True
             if isinstance(error, ReplicaError):
-                self._do_chores()  # a blocked replica may wait for exactly this
+                self._collect_garbage()  # a blocked replica may wait for exactly this
             raise
-        ended = replace(ended, chore_error=self._do_chores())
+        ended = replace(ended, gc_error=self._collect_garbage())
         self._claim.park()
         return ended
 
-    def _round(self, watch: ReportProgress, *, resync: bool) -> RoundResult:
+    def _replicate(self, report: ReportProgress, *, resync: bool) -> RoundResult:
         if not resync and self._is_unchanged():
             return RoundResult()
-        # The source is read last: what is there then is not older than what the replica had taken from it.
-        replica = self._look_at_replica()
+        # The source is read last: its version then is not older than the one that the replica has.
+        replica = self._load_replica()
         source = self._load_source()
         if not _is_same(source.manifest, replica):
-            watch(RoundProgress(source, replica))
-            source = self._bring(source, replica, watch, resync=resync)
+            report(RoundProgress(source, replica))
+            source = self._bring_up_to_date(source, replica, report, resync=resync)
             replica = self._claim.held.manifest
         assert replica is not None
-        source = self._cursor(source, replica)
+        source = self._move_cursor(source, replica)
         is_settled = _is_same(source.manifest, replica)
         if is_settled:
-            self._glance.settle(source.etag, self._claim.etag)
+            self._change_detector.note_equal(source.etag, self._claim.etag)
         return RoundResult(RoundProgress(source, replica), is_settled)
 
-    # Looking
+    # Reading both sides
 
     def _is_unchanged(self) -> bool:
         try:
-            return self._glance.is_unchanged()
+            return self._change_detector.is_unchanged()
         finally:
-            self._speaking.side = self._glance.side
+            self._current_side.side = self._change_detector.side
 
     def _load_source(self) -> Pinned:
-        self._speaking.side = self._link.source
+        self._current_side.side = self._link.source
         return self._source.load()
 
-    def _look_at_replica(self) -> Manifest | None:
-        pinned = self._claim.look()
+    def _load_replica(self) -> Manifest | None:
+        pinned = self._claim.load_replica()
         if pinned is None:
             return None
-        self._chores.expect(pinned)
+        self._gc_schedule.expect_replaced(pinned)
         return pinned.manifest
 
-    # Bringing
+    # Bringing the replica up to date
 
-    def _bring(self, source: Pinned, replica: Manifest | None, watch: ReportProgress, *, resync: bool) -> Pinned:
+    def _bring_up_to_date(
+        self, source: Pinned, replica: Manifest | None, report: ReportProgress, *, resync: bool
+    ) -> Pinned:
         """Bring the replica up to date; return the source's version that it then has."""
-        lost = 0
-        pin: SourceHold | None = None
+        plans_lost = 0
+        hold: SourceHold | None = None
         while True:
-            self._admit(source.manifest, replica, resync=resync)
+            self._require_allowed(source.manifest, replica, resync=resync)
             if self._claim.session is None:
-                replica = self._take_claim(source.manifest)
+                replica = self._acquire_claim(source.manifest)
                 source = self._load_source()  # from here on the round uses a manifest that was read after the claim
                 continue
             if _is_same(source.manifest, self._claim.session.manifest):
                 return source  # another replicator had done it before the claim
             self._require_sound(source)
             found = self._plan(source.manifest)
-            if pin is None and found.jobs and (lost or found.size_bytes >= self._settings.pin_min_bytes):
-                pin = self._pin(source)
-                source = pin.pinned
+            if hold is None and found.jobs and (plans_lost or found.size_bytes >= self._settings.pin_min_bytes):
+                hold = self._hold(source)
+                source = hold.pinned
                 continue
             try:
-                self._copy(found, source, pin, watch)
+                self._copy(found, source, hold, report)
             except ObjectNotFound as error:
-                lost += 1
-                source, pin = self._plan_again(error, lost), None
+                plans_lost += 1
+                source, hold = self._plan_again(error, plans_lost), None
                 continue
             except Corrupt as error:
                 self._damage = (source.etag, self._now_s() + DAMAGE_RETRY_S, error)
@@ -221,21 +236,21 @@ class PartitionRounds:
         if error is not None and etag == source.etag and self._now_s() < until_s:
             raise error
 
-    def _admit(self, source: Manifest, replica: Manifest | None, *, resync: bool) -> None:
+    def _require_allowed(self, source: Manifest, replica: Manifest | None, *, resync: bool) -> None:
         """Raise an error if this version may not go to the replica."""
-        self._speaking.side = self._link.replica
+        self._current_side.side = self._link.replica
         if replica is not None and replica.replica is not None:
             require_follows(replica, source, resync=resync)  # what the commit would refuse, before anything is sent
         if was_compacted(source):
             named = f"{self._link.source.url} {self._link.name}"
-            refused = refusal(source, self._tools.enablement(), self._link.replica.url, named)
+            refused = refusal(source, self._resources.enablement(), self._link.replica.url, named)
             if refused is not None:
                 raise refused
 
-    def _take_claim(self, source: Manifest) -> Manifest | None:
-        session = self._claim.take(source)
+    def _acquire_claim(self, source: Manifest) -> Manifest | None:
+        session = self._claim.acquire(source)
         self._has_leftovers = True
-        self._chores.claimed()
+        self._gc_schedule.note_claimed()
         return session.manifest
 
     def _plan(self, source: Manifest) -> CopyPlan:
@@ -243,49 +258,49 @@ class PartitionRounds:
         found = copy_plan(self._place, source, there)
         if not found.jobs or not self._has_leftovers:
             return found
-        self._speaking.side = self._link.replica
+        self._current_side.side = self._link.replica
         found = copy_plan(self._place, source, there, self._claim.log.listed())
-        self._tools.tally.add(RoundTotals(objects_found=found.left_out))
+        self._resources.tally.add(RoundTotals(objects_found=found.left_out))
         return found
 
-    def _pin(self, source: Pinned) -> SourceHold:
-        self._speaking.side = self._link.source
-        self._tools.tally.add(RoundTotals(pins=1))
+    def _hold(self, source: Pinned) -> SourceHold:
+        self._current_side.side = self._link.source
+        self._resources.tally.add(RoundTotals(pins=1))
         return SourceHold(self._source_log(), self._link.hold_name, source, self._settings.pin_ms)
 
-    def _copy(self, found: CopyPlan, source: Pinned, pin: SourceHold | None, watch: ReportProgress) -> None:
+    def _copy(self, found: CopyPlan, source: Pinned, hold: SourceHold | None, report: ReportProgress) -> None:
         left_bytes = found.size_bytes
-        watch(RoundProgress(source, self._claim.held.manifest, left_bytes))
+        report(RoundProgress(source, self._claim.held.manifest, left_bytes))
         if not found.jobs:
             return
-        self._speaking.side = self._link.replica
+        self._current_side.side = self._link.replica
         self._claim.held.mark_first_copy(source.manifest, found.listed)
-        self._tools.courier.carry()
-        if pin is None:
-            self._send(found, source, watch)
+        self._resources.schema_copier.copy_missing()
+        if hold is None:
+            self._send(found, source, report)
             return
-        with pin:
-            self._send(found, source, watch)
+        with hold:
+            self._send(found, source, report)
 
-    def _send(self, found: CopyPlan, source: Pinned, watch: ReportProgress) -> None:
-        left_bytes, looked_at_s = found.size_bytes, self._now_s()
-        with self._tools.turns.given_up(), closing(self._tools.transfer.copy(found.jobs)) as results:
+    def _send(self, found: CopyPlan, source: Pinned, report: ReportProgress) -> None:
+        left_bytes, checked_at_s = found.size_bytes, self._now_s()
+        with self._resources.slots.released_slot(), closing(self._resources.transfer.copy(found.jobs)) as results:
             for result in results:
-                self._tools.tally.add(_counted(result.way, result.sent_bytes, result.job.size_bytes))
+                self._resources.tally.add(_counted(result.way, result.sent_bytes, result.job.size_bytes))
                 left_bytes -= result.job.size_bytes
-                watch(RoundProgress(source, self._claim.held.manifest, left_bytes))
+                report(RoundProgress(source, self._claim.held.manifest, left_bytes))
                 self._require_wanted()
-                if self._now_s() >= looked_at_s + CLAIM_CHECK_S:
-                    looked_at_s = self._now_s()
-                    self._claim.require()
+                if self._now_s() >= checked_at_s + CLAIM_CHECK_S:
+                    checked_at_s = self._now_s()
+                    self._claim.require_held()
 
     def _require_wanted(self) -> None:
-        if not self._tools.is_wanted():
+        if not self._resources.is_wanted():
             raise TransferStopped(f"{self._place}: the replica was paused, or the process is stopping")
 
-    def _plan_again(self, error: ObjectNotFound, lost: int) -> Pinned:
+    def _plan_again(self, error: ObjectNotFound, plans_lost: int) -> Pinned:
         """Return the source as it is now, after an object disappeared before its copy, if that explains it."""
-        self._tools.tally.add(RoundTotals(plans_repeated=1))
+        self._resources.tally.add(RoundTotals(plans_repeated=1))
         self._has_leftovers = True
         source = self._load_source()
         name = error.key.removeprefix(self._place.folder)
@@ -296,48 +311,48 @@ class PartitionRounds:
                 f"the source's manifest names {name}, which does not exist",
                 hint=f"run `keyfold log verify {self._link.source.url} {self._place.topic}`",
             ) from error
-        if lost >= LOST_PLANS_MAX:
+        if plans_lost >= LOST_PLANS_MAX:
             raise error
         return source
 
     def _commit(self, source: Pinned, *, resync: bool) -> Pinned:
-        self._speaking.side = self._link.replica
+        self._current_side.side = self._link.replica
         session = self._claim.held
         # After any failure the session's knowledge may be wrong, because the commit may have landed anyway.
         self._claim.drop()
         session.mirror(source.manifest, resync=resync)
         self._claim.session = session
-        self._tools.tally.add(RoundTotals(commits=1))
+        self._resources.tally.add(RoundTotals(commits=1))
         self._has_leftovers = False
         assert session.pinned is not None
-        self._chores.expect(session.pinned)
+        self._gc_schedule.expect_replaced(session.pinned)
         return source
 
-    # After it
+    # After the commit
 
-    def _cursor(self, source: Pinned, replica: Manifest) -> Pinned:
-        """Tell the source what the replica has, if it does not know; return the source's version after that."""
+    def _move_cursor(self, source: Pinned, replica: Manifest) -> Pinned:
+        """Record at the source what the replica has, unless it is recorded; return the source's version after that."""
         held = source.manifest.hold(self._link.hold_name)
         if held is not None and held.version == NO_VERSION and held.received_to >= replica.next_offset:
             return source
-        self._speaking.side = self._link.source
+        self._current_side.side = self._link.source
         return self._source.hold(self._link.hold_name, None, received_to=replica.next_offset, pinned=source)
 
-    def _do_chores(self) -> KeyfoldError | None:
-        self._speaking.side = self._link.replica
-        return self._chores.do(lambda: self._glance.committed(self._claim.etag))
+    def _collect_garbage(self) -> KeyfoldError | None:
+        self._current_side.side = self._link.replica
+        return self._gc_schedule.run_due(lambda: self._change_detector.note_replica_etag(self._claim.etag))
 
     def _source_log(self) -> PartitionLog:
         return PartitionLog(
             self._link.source.store,
             self._place,
-            clock=self._tools.clock,
+            clock=self._resources.clock,
             random=self._random,
             patience_s=self._settings.patience_s,
         )
 
     def _now_s(self) -> float:
-        return self._tools.clock.monotonic_s()
+        return self._resources.clock.monotonic_s()
 
 
 def _is_same(source: Manifest, replica: Manifest | None) -> bool:

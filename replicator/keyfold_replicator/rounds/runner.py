@@ -44,7 +44,7 @@ log = structlog.get_logger(__name__)
 class RunnerTimings:
     """How often a runner does its other work beside the rounds."""
 
-    look_s: float = 2.0
+    check_s: float = 2.0
     """Between two reads of the registration: whether the replica is paused, and which topics it covers."""
     publish_s: float = 2.0
     """Minimum time between two publications of changed states."""
@@ -61,9 +61,9 @@ RUNNER_TIMINGS: Final = RunnerTimings()
 
 @dataclass(frozen=True, slots=True)
 class RegistrationCheck:
-    """Result of a look beside the rounds; None for what was not read, or could not be."""
+    """What was read beside the rounds; None for what was not read, or could not be."""
 
-    orders: DesiredReplication | None = None
+    desired: DesiredReplication | None = None
     is_gone: bool = False
     places: frozenset[Place] | None = None
     enablement: Enablement | None = None
@@ -98,7 +98,7 @@ class Runner:
     def __init__(
         self,
         link: Link,
-        desk: ReplicaDocuments,
+        documents: ReplicaDocuments,
         settings: ReplicaSettings,
         *,
         clock: Clock,
@@ -110,7 +110,7 @@ class Runner:
     ) -> None:
         self._timings = timings
         self._link = link
-        self._desk = desk
+        self._documents = documents
         self._settings = settings
         self._transfer = transfer or _transfer(link, settings, clock, random)
         self._clock = clock
@@ -118,19 +118,19 @@ class Runner:
         self._publish_states = publish
         self.tally = Tally() if tally is None else tally
         self._patience = Patience(clock, Random(random.getrandbits(64)), patience_s=settings.patience_s)
-        self._board = StateTable()
-        self._enablement = _CachedEnablement(desk.enablement, clock, timings.enablement_kept_s)
-        courier = SchemaCopier(link, self._transfer, self.tally, self._patience)
-        turns = RoundSlots(settings.threads)
-        self._tools = RoundResources(
-            turns, self._transfer, courier, self.tally, self._enablement.read, self._is_wanted, clock
+        self._state_table = StateTable()
+        self._enablement = _CachedEnablement(documents.load_enablement, clock, timings.enablement_kept_s)
+        schema_copier = SchemaCopier(link, self._transfer, self.tally, self._patience)
+        slots = RoundSlots(settings.threads)
+        self._resources = RoundResources(
+            slots, self._transfer, schema_copier, self.tally, self._enablement.read, self._is_wanted, clock
         )
         self._workers: dict[Place, PartitionWorker] = {}
-        self._orders: DesiredReplication | None = None
+        self._desired: DesiredReplication | None = None
         self._is_closed = False
         self._listed: frozenset[Place] = frozenset()
-        self._enablement_seen: Enablement | None = None
-        self._looked_at_s = self._listed_at_s = self._published_at_s = float("-inf")
+        self._known_enablement: Enablement | None = None
+        self._checked_at_s = self._listed_at_s = self._published_at_s = float("-inf")
 
     def __enter__(self) -> Self:
         return self
@@ -145,7 +145,7 @@ class Runner:
 
     def states(self) -> tuple[PartitionState, ...]:
         """Return the state of each partition, by topic and partition. Any thread may call it."""
-        return self._board.states()
+        return self._state_table.states()
 
     # Once
 
@@ -163,13 +163,13 @@ class Runner:
         the one that the replica follows. A paused replica is left alone. Errors of the stores are in the `RunSummary`.
         """
         try:
-            orders = self._desk.orders()
-            if orders is None:
+            desired = self._documents.load_desired()
+            if desired is None:
                 return RunSummary(error=f"the registration of replica {self._link.name} has changed or was removed")
-            if orders.paused:
+            if desired.paused:
                 self._pause()
                 return RunSummary(self.states(), is_paused=True)
-            self._take_in(self._patience.repeat(lambda: self._list(orders)))
+            self._add_partitions(self._patience.repeat(lambda: self._list_partitions(desired)))
         except KeyfoldError as error:
             return RunSummary(self.states(), str(error))
         chosen = {
@@ -185,7 +185,7 @@ class Runner:
         if not workers:
             return
         pool = self._pool(len(workers))
-        rounds = left = {pool.submit(w.run, resync=resync) for w in workers}
+        rounds = left = {pool.submit(w.run_rounds, resync=resync) for w in workers}
         try:
             while left:
                 done, left = wait(left, timeout=self._timings.tick_s)
@@ -194,7 +194,7 @@ class Runner:
                 if left and should_stop():
                     break
         finally:
-            self._end(pool, is_cut_short=bool(left))
+            self._shut_down_pool(pool, is_cut_short=bool(left))
         _require_no_defect(rounds)
 
     # In a loop
@@ -204,51 +204,51 @@ class Runner:
         under_way: dict[Place, Future[None]] = {}
         pool = self._pool()
         # A thread of its own: the registration is read however long rounds take.
-        lookout = ThreadPoolExecutor(1, "keyfold-replica-look")
-        looking: Future[RegistrationCheck] | None = None
+        checker = ThreadPoolExecutor(1, "keyfold-replica-check")
+        checking: Future[RegistrationCheck] | None = None
         try:
             while not stop.is_set():
                 for place in [p for p, future in under_way.items() if future.done()]:
                     _require_no_defect([under_way.pop(place)])
-                if looking is not None and looking.done():
-                    if not self._follow(looking.result()):
+                if checking is not None and checking.done():
+                    if not self._apply_check(checking.result()):
                         break
-                    looking = None
-                if looking is None and self._clock.monotonic_s() >= self._looked_at_s + self._timings.look_s:
-                    self._looked_at_s = self._clock.monotonic_s()
-                    looking = lookout.submit(self._look)
-                self._let_go(under_way)
-                for place, worker in self._due(under_way):
-                    under_way[place] = pool.submit(worker.run)
+                    checking = None
+                if checking is None and self._clock.monotonic_s() >= self._checked_at_s + self._timings.check_s:
+                    self._checked_at_s = self._clock.monotonic_s()
+                    checking = checker.submit(self._check_registration)
+                self._drop_uncovered(under_way)
+                for place, worker in self._due_workers(under_way):
+                    under_way[place] = pool.submit(worker.run_rounds)
                 self._publish_if_changed()
                 stop.wait(self._timings.tick_s)
         finally:
             # Also after an edit of the registration: a long copy must not delay the next runner.
-            self._end(pool, is_cut_short=True)
-            lookout.shutdown(wait=True)
+            self._shut_down_pool(pool, is_cut_short=True)
+            checker.shutdown(wait=True)
             self._publish()
         _require_no_defect(under_way.values())
 
-    def _look(self) -> RegistrationCheck:
+    def _check_registration(self) -> RegistrationCheck:
         """Read the registration and list the partitions; None for what cannot be read, or need not be now."""
         try:
-            orders = self._desk.orders()
-            if orders is not None:
+            desired = self._documents.load_desired()
+            if desired is not None:
                 for topic in {place.topic for place in tuple(self._workers)}:
-                    orders.covers(topic)  # a slow expression times out here, and never in the loop
+                    desired.covers(topic)  # a slow expression times out here, and never in the loop
         except KeyfoldError as error:
             log.warning("reading the registration failed", replica=self._link.name, error=str(error))
             return RegistrationCheck()
-        if orders is None or orders.paused:
-            return RegistrationCheck(orders, is_gone=orders is None)
-        return RegistrationCheck(orders, places=self._listed_if_due(orders), enablement=self._enablement_if_missed())
+        if desired is None or desired.paused:
+            return RegistrationCheck(desired, is_gone=desired is None)
+        return RegistrationCheck(desired, places=self._listed_if_due(desired), enablement=self._enablement_if_missed())
 
-    def _listed_if_due(self, orders: DesiredReplication) -> frozenset[Place] | None:
+    def _listed_if_due(self, desired: DesiredReplication) -> frozenset[Place] | None:
         now_s = self._clock.monotonic_s()
         if now_s < self._listed_at_s + self._settings.discover_ms / 1000:
             return None
         try:
-            found = self._list(orders)
+            found = self._list_partitions(desired)
         except KeyfoldError as error:
             log.warning("listing topics failed", replica=self._link.name, error=str(error))
             return None
@@ -264,98 +264,98 @@ class Runner:
         except KeyfoldError:
             return None  # the rounds say so
 
-    def _follow(self, looked: RegistrationCheck) -> bool:
+    def _apply_check(self, check: RegistrationCheck) -> bool:
         """Apply what was found. Return False if the replica is no longer registered."""
-        if looked.is_gone:
+        if check.is_gone:
             return False
-        if looked.orders is None:
+        if check.desired is None:
             return True
-        is_resumed = self._orders is not None and self._orders.paused and not looked.orders.paused
-        if self._orders is not None and self._orders.covers != looked.orders.covers:
+        is_resumed = self._desired is not None and self._desired.paused and not check.desired.paused
+        if self._desired is not None and self._desired.covers != check.desired.covers:
             self._listed_at_s = float("-inf")  # which topics it takes may have changed
-        self._orders = looked.orders
-        if looked.orders.paused:
+        self._desired = check.desired
+        if check.desired.paused:
             self._pause()
-        if looked.places is not None:
-            self._take_in(looked.places)
-        is_allowed = looked.enablement is not None and looked.enablement != self._enablement_seen
-        self._enablement_seen = looked.enablement or self._enablement_seen
+        if check.places is not None:
+            self._add_partitions(check.places)
+        is_allowed = check.enablement is not None and check.enablement != self._known_enablement
+        self._known_enablement = check.enablement or self._known_enablement
         for worker in self._workers.values():
             if is_resumed or (is_allowed and worker.state.code in RULE_CODES):
                 worker.due_at_s = self._clock.monotonic_s()
         return True
 
-    def _due(self, under_way: dict[Place, Future[None]]) -> list[tuple[Place, PartitionWorker]]:
-        if self._orders is None or self._orders.paused:
+    def _due_workers(self, under_way: dict[Place, Future[None]]) -> list[tuple[Place, PartitionWorker]]:
+        if self._desired is None or self._desired.paused:
             return []
         now_s = self._clock.monotonic_s()
         found = [(p, w) for p, w in self._workers.items() if p not in under_way and w.due_at_s <= now_s]
         return sorted(found, key=lambda pair: pair[1].due_at_s)
 
-    def _let_go(self, under_way: dict[Place, Future[None]]) -> None:
+    def _drop_uncovered(self, under_way: dict[Place, Future[None]]) -> None:
         """Drop partitions that are no longer covered, and those whose log was removed with its folder."""
         for place in [p for p in self._workers if p not in under_way]:
-            is_uncovered = self._orders is not None and not self._orders.covers(place.topic)
+            is_uncovered = self._desired is not None and not self._desired.covers(place.topic)
             # A round did not find the log, and the newest listing does not have it either.
-            is_removed = place not in self._listed and self._board.state(place).code == LogNotFound.__name__
+            is_removed = place not in self._listed and self._state_table.state(place).code == LogNotFound.__name__
             if is_uncovered or is_removed:
                 del self._workers[place]
-                self._board.drop(place)
+                self._state_table.drop(place)
 
     # Both
 
-    def _list(self, orders: DesiredReplication) -> frozenset[Place]:
+    def _list_partitions(self, desired: DesiredReplication) -> frozenset[Place]:
         source = self._link.source
         return frozenset(
             source.place(topic, partition)
             for topic in catalog.topics(source.store, source.topics_dir)
-            if orders.covers(topic)
+            if desired.covers(topic)
             for partition in catalog.partitions(source.store, source.topics_dir, topic)
         )
 
-    def _take_in(self, places: frozenset[Place]) -> None:
+    def _add_partitions(self, places: frozenset[Place]) -> None:
         self._listed = places
         for place in sorted(places - self._workers.keys(), key=lambda p: (p.topic, p.partition)):
-            self._workers[place] = self._worker(place.topic, place.partition)
-            self._board.change(place, lambda state: state)
+            self._workers[place] = self._make_worker(place.topic, place.partition)
+            self._state_table.change(place, lambda state: state)
 
-    def _worker(self, topic: str, partition: int) -> PartitionWorker:
-        def dice() -> Random:
+    def _make_worker(self, topic: str, partition: int) -> PartitionWorker:
+        def new_random() -> Random:
             return Random(self._random.getrandbits(64))
 
-        rounds = PartitionRounds(self._link, topic, partition, self._settings, self._tools, dice())
+        rounds = PartitionRounds(self._link, topic, partition, self._settings, self._resources, new_random())
         return PartitionWorker(
             rounds,
-            self._board,
+            self._state_table,
             self._settings,
             hold_name=self._link.hold_name,
             tally=self.tally,
             clock=self._clock,
-            random=dice(),
+            random=new_random(),
         )
 
     def _pool(self, at_most: int = 1 << 30) -> ThreadPoolExecutor:
         """Return threads for rounds; many of them may wait for their copies (`RoundSlots`)."""
         return ThreadPoolExecutor(min(ROUNDS_PER_THREAD * self._settings.threads, at_most), "keyfold-replica")
 
-    def _end(self, pool: ThreadPoolExecutor, *, is_cut_short: bool) -> None:
+    def _shut_down_pool(self, pool: ThreadPoolExecutor, *, is_cut_short: bool) -> None:
         if is_cut_short:
             pool.shutdown(wait=False, cancel_futures=True)
             self.close()
         pool.shutdown(wait=True)
 
     def _is_wanted(self) -> bool:
-        return not self._is_closed and (self._orders is None or not self._orders.paused)
+        return not self._is_closed and (self._desired is None or not self._desired.paused)
 
     def _pause(self) -> None:
         for state in self.states():
-            self._board.change(state.place, lambda s: replace(s, state=SyncState.PAUSED))
+            self._state_table.change(state.place, lambda s: replace(s, state=SyncState.PAUSED))
 
     def _publish_if_changed(self) -> None:
         now_s = self._clock.monotonic_s()
         if now_s < self._published_at_s + self._timings.publish_s:
             return
-        if self._board.take_changes() or now_s >= self._published_at_s + self._timings.publish_anyway_s:
+        if self._state_table.take_changes() or now_s >= self._published_at_s + self._timings.publish_anyway_s:
             self._publish()
 
     def _publish(self) -> None:

@@ -4,8 +4,8 @@ once    one round of every partition of every replica
 loop    until stopped. A new replica starts within seconds, a removed one is stopped, and an edited one is opened again.
         A replica that cannot be opened (a missing credential) delays no other
 
-Signs of life are each turn of the loop, and the reports of each replica. A replica reports at least once a minute while
-its loop runs, however long its copies take.
+Signs of life are each iteration of the loop, and the reports of each replica. A replica reports at least once a minute
+while its loop runs, however long its copies take.
 """
 
 from __future__ import annotations
@@ -56,29 +56,29 @@ log = structlog.get_logger(__name__)
 class ReplicationObserver(Protocol):
     """An observer of the replicas of a process, such as the metrics."""
 
-    def begin(self, name: str) -> Tally:
+    def start_replica(self, name: str) -> Tally:
         """A replica is opened; return where to count its work."""
 
-    def publish(self, name: str, states: Sequence[PartitionState]) -> None:
+    def publish_states(self, name: str, states: Sequence[PartitionState]) -> None:
         """Receive the states of its partitions."""
 
-    def end(self, name: str) -> None:
+    def remove_replica(self, name: str) -> None:
         """The replica was removed."""
 
 
 class NoObserver:
     """An observer that does nothing."""
 
-    def begin(self, name: str) -> Tally:
-        """See `ReplicationObserver.begin`."""
+    def start_replica(self, name: str) -> Tally:
+        """See `ReplicationObserver.start_replica`."""
         del name
         return Tally()
 
-    def publish(self, name: str, states: Sequence[PartitionState]) -> None:
-        """See `ReplicationObserver.publish`."""
+    def publish_states(self, name: str, states: Sequence[PartitionState]) -> None:
+        """See `ReplicationObserver.publish_states`."""
 
-    def end(self, name: str) -> None:
-        """See `ReplicationObserver.end`."""
+    def remove_replica(self, name: str) -> None:
+        """See `ReplicationObserver.remove_replica`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class ReplicationContext:
     timings: RunnerTimings = RUNNER_TIMINGS
     open_again: Backoff = REOPEN_BACKOFF
 
-    def dice(self) -> Random:
+    def new_random(self) -> Random:
         """Return a source of randomness for one part of the process."""
         return Random(self.random.getrandbits(64))
 
@@ -128,32 +128,32 @@ class Replication:
     def __init__(
         self,
         source: Side,
-        means: ReplicationContext,
+        context: ReplicationContext,
         names: Sequence[str] = (),
         *,
-        watch: ReplicationObserver | None = None,
+        observer: ReplicationObserver | None = None,
         vitals: Vitals | None = None,
-        look_s: float = LIST_INTERVAL_S,
+        list_interval_s: float = LIST_INTERVAL_S,
     ) -> None:
-        self._vitals = vitals or Vitals(means.clock, quiet_max_s(means.settings))
+        self._vitals = vitals or Vitals(context.clock, quiet_max_s(context.settings))
         self._source = source
-        self._means = means
+        self._context = context
         self._names = frozenset(names)
-        self._watch: ReplicationObserver = watch or NoObserver()
-        self._look_s = look_s
+        self._observer: ReplicationObserver = observer or NoObserver()
+        self._list_interval_s = list_interval_s
         self._proven: set[str] = set()
-        self._registry = ReplicaRegistry(source.store, source.topics_dir, means.clock, means.dice())
+        self._registry = ReplicaRegistry(source.store, source.topics_dir, context.clock, context.new_random())
 
     def once(
-        self, should_stop: Callable[[], bool] = lambda: False, narrowed: RoundSelection = EVERYTHING
+        self, should_stop: Callable[[], bool] = lambda: False, selection: RoundSelection = EVERYTHING
     ) -> dict[str, RunSummary]:
         """Do one round of every partition of all replicas, in parallel. Raise what listing the registrations raises."""
         self._vitals.begun()
         names = self._wanted()
         for missing in sorted(self._names - {*names}):
-            self._registry.load(missing)  # raises what is to be said about it
+            self._registry.load(missing)  # raises the error for it
         with ThreadPoolExecutor(max(1, len(names)), "keyfold-replica-once") as pool:
-            return dict(zip(names, pool.map(lambda n: self._once(n, should_stop, narrowed), names), strict=True))
+            return dict(zip(names, pool.map(lambda n: self._once(n, should_stop, selection), names), strict=True))
 
     def loop(self, stop: threading.Event) -> None:
         """Replicate until `stop`."""
@@ -163,27 +163,27 @@ class Replication:
         self._vitals.begun()
         while not stop.is_set():
             self._vitals.moved()
-            names = self._look(threads)
+            names = self._list_names(threads)
             if names is not None:
                 threads = {name: thread for name, thread in threads.items() if thread.is_alive()}
             for name in names or ():
-                if name in threads or due_s.get(name, 0.0) > self._means.clock.monotonic_s():
+                if name in threads or due_s.get(name, 0.0) > self._context.clock.monotonic_s():
                     continue
-                due_s[name] = self._means.clock.monotonic_s() + next(
-                    delays.setdefault(name, self._means.open_again.delays_s(self._means.random))
+                due_s[name] = self._context.clock.monotonic_s() + next(
+                    delays.setdefault(name, self._context.open_again.delays_s(self._context.random))
                 )
                 threads[name] = threading.Thread(
                     target=self._serve, args=(name, stop, delays), name=f"keyfold-replica-{name}"
                 )
                 threads[name].start()
-            stop.wait(self._look_s)
+            stop.wait(self._list_interval_s)
         for thread in threads.values():
             thread.join()
 
     def _wanted(self) -> list[str]:
         return [name for name in self._registry.names() if not self._names or name in self._names]
 
-    def _look(self, threads: Mapping[str, threading.Thread]) -> list[str] | None:
+    def _list_names(self, threads: Mapping[str, threading.Thread]) -> list[str] | None:
         """Return the registered names; None if the source does not answer."""
         try:
             names = self._wanted()
@@ -192,47 +192,47 @@ class Replication:
             return None
         for name, thread in threads.items():
             if not thread.is_alive() and name not in names:
-                self._watch.end(name)
+                self._observer.remove_replica(name)
         return names
 
     def _serve(self, name: str, stop: threading.Event, delays: dict[str, Iterator[float]]) -> None:
         """Replicate to one replica until its registration changes or is removed."""
-        self._vitals.moved(_part(name))
+        self._vitals.moved(_liveness_part(name))
         try:
             registration = self._registry.load(name)
             with self._opened(registration) as (runner, writer):
                 log.info("replicating", replica=name, source=self._source.url, to=registration.url)
                 delays.pop(name, None)
                 runner.loop(stop)
-                writer.ended()
+                writer.write_ended()
             if not stop.is_set():
-                self._let_go(registration)
+                self._drop_holds_if_removed(registration)
         except NotRegistered:
             return
         except KeyfoldError as error:
             log.warning("replica cannot be opened", replica=name, error=str(error))
         finally:
-            self._vitals.over(_part(name))
+            self._vitals.over(_liveness_part(name))
 
-    def _once(self, name: str, should_stop: Callable[[], bool], narrowed: RoundSelection) -> RunSummary:
+    def _once(self, name: str, should_stop: Callable[[], bool], selection: RoundSelection) -> RunSummary:
         try:
             registration = self._registry.load(name)
             with self._opened(registration) as (runner, writer):
                 found = runner.once(
-                    should_stop, topic=narrowed.topic, partition=narrowed.partition, resync=narrowed.resync
+                    should_stop, topic=selection.topic, partition=selection.partition, resync=selection.resync
                 )
-                writer.ended(found.error)
+                writer.write_ended(found.error)
         except KeyfoldError as error:
             return RunSummary(error=str(error))
         if not should_stop():
-            self._let_go(registration)
+            self._drop_holds_if_removed(registration)
         return found
 
-    def _let_go(self, registration: Registration) -> None:
+    def _drop_holds_if_removed(self, registration: Registration) -> None:
         """Remove the replica's holds again: a round may have written its cursor after `remove` had dropped them."""
-        means = self._means
+        context = self._context
         try:
-            left = drop_holds_if_removed(registration, self._source, means.clock, means.dice())
+            left = drop_holds_if_removed(registration, self._source, context.clock, context.new_random())
         except KeyfoldError as error:
             left = [str(error)]
         for why in left:
@@ -240,32 +240,34 @@ class Replication:
 
     @contextmanager
     def _opened(self, registration: Registration) -> Iterator[tuple[Runner, StatusWriter]]:
-        means, source, name = self._means, self._source, registration.name
-        tally = self._watch.begin(name)
+        context, source, name = self._context, self._source, registration.name
+        tally = self._observer.start_replica(name)
         writer = StatusWriter(
-            source.store, source.topics_dir, name, holder=means.holder, clock=means.clock, tally=tally
+            source.store, source.topics_dir, name, holder=context.holder, clock=context.clock, tally=tally
         )
 
         def publish(states: Sequence[PartitionState]) -> None:
-            writer.publish(states)
-            self._watch.publish(name, states)
-            self._vitals.moved(_part(name))
+            writer.write_running(states)
+            self._observer.publish_states(name, states)
+            self._vitals.moved(_liveness_part(name))
 
         try:
-            replica = open_replica(registration, means)
-            going_by = settings(registration, means.settings)
+            replica = open_replica(registration, context)
+            replica_settings = settings(registration, context.settings)
         except KeyfoldError as error:
-            writer.ended(str(error))
+            writer.write_ended(str(error))
             raise
         try:
-            self._prove(registration, replica)
-            desk = RegisteredDocuments(registration, source, replica, means.clock, means.dice())
-            with runner_of(link(registration, source, replica), desk, going_by, means, tally, publish) as runner:
+            self._require_conditional_writes(registration, replica)
+            documents = RegisteredDocuments(registration, source, replica, context.clock, context.new_random())
+            with runner_of(
+                link(registration, source, replica), documents, replica_settings, context, tally, publish
+            ) as runner:
                 yield runner, writer
         finally:
             close(replica.store)
 
-    def _prove(self, registration: Registration, replica: Side) -> None:
+    def _require_conditional_writes(self, registration: Registration, replica: Side) -> None:
         """Refuse a store that ignores conditional writes, once for each replica. The rounds report other problems."""
         if registration.cursor_id in self._proven:
             return
@@ -273,8 +275,8 @@ class Replication:
             probe(
                 replica.store,
                 replica.topics_dir,
-                self._means.clock,
-                self._means.dice(),
+                self._context.clock,
+                self._context.new_random(),
                 patience_s=PATIENCE_IN_A_LOOP_S,
                 rounds=1,
             )
@@ -285,38 +287,38 @@ class Replication:
         self._proven.add(registration.cursor_id)
 
 
-def _part(name: str) -> str:
+def _liveness_part(name: str) -> str:
     return f"replica {name}"
 
 
-def open_replica(registration: Registration, means: ReplicationContext) -> Side:
+def open_replica(registration: Registration, context: ReplicationContext) -> Side:
     """Open the replica's side, with connections for all threads."""
     return replica_side(
         registration,
-        means.allowed,
-        pacer=means.pacer,
-        environ=os.environ if means.environ is None else means.environ,
-        opener=means.opener,
-        max_connections=2 * means.settings.threads + 2,
+        context.allowed,
+        pacer=context.pacer,
+        environ=os.environ if context.environ is None else context.environ,
+        opener=context.opener,
+        max_connections=2 * context.settings.threads + 2,
     )
 
 
 def runner_of(
-    between: Link,
-    desk: ReplicaDocuments,
-    going_by: ReplicaSettings,
-    means: ReplicationContext,
+    replica_link: Link,
+    documents: ReplicaDocuments,
+    replica_settings: ReplicaSettings,
+    context: ReplicationContext,
     tally: Tally | None = None,
     publish: Publish = lambda _states: None,
 ) -> Runner:
     """Return a runner; the caller must close it."""
     return Runner(
-        between,
-        desk,
-        going_by,
-        clock=means.clock,
-        random=means.dice(),
+        replica_link,
+        documents,
+        replica_settings,
+        clock=context.clock,
+        random=context.new_random(),
         tally=tally,
         publish=publish,
-        timings=means.timings,
+        timings=context.timings,
     )

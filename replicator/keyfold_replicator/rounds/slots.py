@@ -17,13 +17,13 @@ class RoundSlots:
         self._free = threading.BoundedSemaphore(count)
 
     @contextmanager
-    def taken(self) -> Iterator[None]:
+    def held_slot(self) -> Iterator[None]:
         """Wait for a slot, and hold it."""
         with self._free:
             yield
 
     @contextmanager
-    def given_up(self) -> Iterator[None]:
+    def released_slot(self) -> Iterator[None]:
         """Give up the caller's slot, and wait for one again at the end."""
         self._free.release()
         try:

@@ -1,1 +1,7 @@
-"""The replication of one partition as values: figures, states, retries, and counts of work."""
+"""The state of one partition of a replica, as values.
+
+states     states, and what an error means
+figures    what is pending, and the lag
+retry      when a failed round is retried
+totals     counts of a replicator's work
+"""

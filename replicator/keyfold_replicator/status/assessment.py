@@ -1,8 +1,8 @@
 """Decide the state of a replica from both sides' manifests and the replicator's report. Pure.
 
-    Seen        one partition as it was read: two manifests, or errors in their place
-    judge       its current `PartitionState`
-    Standing    that state, and all errors
+    BothManifests    one partition as it was read: two manifests, or errors in their place
+    assess           its current `PartitionState`
+    Assessment       that state, and all errors
 
 Manifests take precedence over the report, which may be old: a log with equal sides is in sync, and figures are always
 computed again. Waits and errors are taken from a running process. Of a process that has ended, the last error is shown
@@ -28,7 +28,7 @@ _BY_RULE: Final = frozenset({"CompactionNotEnabled", "ReplicaFormatTooOld"})
 
 
 @dataclass(frozen=True, slots=True)
-class AssessedReplica:
+class ReplicaFacts:
     """What a state depends on besides the manifests: the registration, and the names of both sides.
 
     `hold_name` is the replica's name in the source's holds. `enablement` is None if it could not be read. `named` is
@@ -64,40 +64,45 @@ class Assessment:
 
 
 def assess(
-    seen: BothManifests, asked: AssessedReplica, reported: PartitionState | None = None, *, is_alive: bool = False
+    manifests: BothManifests, facts: ReplicaFacts, reported: PartitionState | None = None, *, is_alive: bool = False
 ) -> Assessment:
     """Return the current state. `reported` is the process's last report, `is_alive` whether it still runs."""
-    base = replace(PartitionState(seen.place) if reported is None else reported, place=seen.place)
-    said = _said(base, is_alive=is_alive)
-    if said is not None and said.state is SyncState.IN_SYNC:
+    base = replace(PartitionState(manifests.place) if reported is None else reported, place=manifests.place)
+    last_failure = _last_failure(base, is_alive=is_alive)
+    if last_failure is not None and last_failure.state is SyncState.IN_SYNC:
         # The replica has everything, but something else failed, such as the deletion of garbage.
-        standing = _judged(seen, asked, _without_trouble(base), None, is_alive=is_alive)
-        return replace(standing, errors=(*standing.errors, said))
-    return _judged(seen, asked, base, said, is_alive=is_alive)
+        assessment = _assessed(manifests, facts, _without_failure(base), None, is_alive=is_alive)
+        return replace(assessment, errors=(*assessment.errors, last_failure))
+    return _assessed(manifests, facts, base, last_failure, is_alive=is_alive)
 
 
-def _judged(
-    seen: BothManifests, asked: AssessedReplica, base: PartitionState, said: RoundFailure | None, *, is_alive: bool
+def _assessed(
+    manifests: BothManifests,
+    facts: ReplicaFacts,
+    base: PartitionState,
+    last_failure: RoundFailure | None,
+    *,
+    is_alive: bool,
 ) -> Assessment:
-    if isinstance(seen.source, KeyfoldError):
-        return _blind(base, said, failure_of(seen.source, asked.source_host), asked)
+    if isinstance(manifests.source, KeyfoldError):
+        return _blind(base, last_failure, failure_of(manifests.source, facts.source_host), facts)
     is_copying = is_alive and base.state is SyncState.COPYING
-    base = _with_figures(base, seen.source.manifest, _figures(seen, asked), is_copying=is_copying)
-    if isinstance(seen.replica, KeyfoldError):
-        found = _blind(base, said, failure_of(seen.replica, asked.replica_host), asked)
+    base = _with_figures(base, manifests.source.manifest, _figures(manifests, facts), is_copying=is_copying)
+    if isinstance(manifests.replica, KeyfoldError):
+        found = _blind(base, last_failure, failure_of(manifests.replica, facts.replica_host), facts)
         return replace(found, is_by_cursor=True)
-    if seen.replica is not None:
-        base = _with_replica(base, seen.replica)
-    blocking = _trouble(seen.source.manifest, seen.replica, asked, said, is_alive=is_alive)
+    if manifests.replica is not None:
+        base = _with_replica(base, manifests.replica)
+    blocking = _blocking_failure(manifests.source.manifest, manifests.replica, facts, last_failure, is_alive=is_alive)
     if blocking is not None:
-        return _in_trouble(base, blocking, asked)
+        return _failed(base, blocking, facts)
     state = SyncState.COPYING if is_copying else SyncState.PENDING
-    if _is_equal(seen.source.manifest, seen.replica):
+    if _is_equal(manifests.source.manifest, manifests.replica):
         state = SyncState.IN_SYNC
-    return Assessment(_paused(replace(_without_trouble(base), state=state), asked))
+    return Assessment(_paused(replace(_without_failure(base), state=state), facts))
 
 
-def _said(state: PartitionState, *, is_alive: bool) -> RoundFailure | None:
+def _last_failure(state: PartitionState, *, is_alive: bool) -> RoundFailure | None:
     """Return the reported error. Whether a resync is required is decided by the current manifests instead."""
     if not state.has_failed or state.state is SyncState.RESYNC_REQUIRED:
         return None
@@ -112,12 +117,12 @@ def _is_equal(source: Manifest, replica: Manifest | None) -> bool:
     return replica is not None and replica.is_replica and same_content(replica, source)
 
 
-def _figures(seen: BothManifests, asked: AssessedReplica) -> ReplicaFigures:
-    assert isinstance(seen.source, Pinned)
-    hold = seen.source.manifest.hold(asked.hold_name) or Hold(asked.hold_name, NO_VERSION, 0)
-    if isinstance(seen.replica, KeyfoldError):
-        return figures_by_cursor(seen.source, hold.received_to, received_at_ms=hold.received_at_ms)
-    return figures(seen.source, seen.replica, received_at_ms=hold.received_at_ms)
+def _figures(manifests: BothManifests, facts: ReplicaFacts) -> ReplicaFigures:
+    assert isinstance(manifests.source, Pinned)
+    hold = manifests.source.manifest.hold(facts.hold_name) or Hold(facts.hold_name, NO_VERSION, 0)
+    if isinstance(manifests.replica, KeyfoldError):
+        return figures_by_cursor(manifests.source, hold.received_to, received_at_ms=hold.received_at_ms)
+    return figures(manifests.source, manifests.replica, received_at_ms=hold.received_at_ms)
 
 
 def _with_figures(base: PartitionState, source: Manifest, known: ReplicaFigures, *, is_copying: bool) -> PartitionState:
@@ -139,23 +144,28 @@ def _with_replica(base: PartitionState, replica: Manifest) -> PartitionState:
     return replace(base, replica_version=version, replica_next_offset=replica.next_offset)
 
 
-def _trouble(
-    source: Manifest, replica: Manifest | None, asked: AssessedReplica, said: RoundFailure | None, *, is_alive: bool
+def _blocking_failure(
+    source: Manifest,
+    replica: Manifest | None,
+    facts: ReplicaFacts,
+    last_failure: RoundFailure | None,
+    *,
+    is_alive: bool,
 ) -> RoundFailure | None:
     """Return what prevents the next round: by the manifests, then by the report, then by the rule."""
     is_equal = _is_equal(source, replica)
     mismatch = None if is_equal or replica is None else _mismatch(source, replica)
     if mismatch is not None:
-        return failure_of(mismatch, asked.replica_host)
-    if said is not None and (is_alive or not is_equal):
+        return failure_of(mismatch, facts.replica_host)
+    if last_failure is not None and (is_alive or not is_equal):
         # Compaction may have been enabled since a process that has ended reported otherwise.
-        is_known_better = not is_alive and said.code in _BY_RULE and asked.enablement is not None
+        is_known_better = not is_alive and last_failure.code in _BY_RULE and facts.enablement is not None
         if not is_known_better:
-            return said
-    if is_equal or asked.enablement is None:
+            return last_failure
+    if is_equal or facts.enablement is None:
         return None
-    refused = refusal(source, asked.enablement, asked.replica_url or asked.name, asked.named)
-    return None if refused is None else failure_of(refused, asked.replica_host)
+    refused = refusal(source, facts.enablement, facts.replica_url or facts.name, facts.named)
+    return None if refused is None else failure_of(refused, facts.replica_host)
 
 
 def _mismatch(source: Manifest, replica: Manifest) -> KeyfoldError | None:
@@ -169,26 +179,28 @@ def _mismatch(source: Manifest, replica: Manifest) -> KeyfoldError | None:
     return None
 
 
-def _blind(base: PartitionState, said: RoundFailure | None, seen: RoundFailure, asked: AssessedReplica) -> Assessment:
-    """Judge when one side did not answer. The report counts; figures are those of the report or by the cursor."""
-    if said is None:
-        return _in_trouble(base, seen, asked)
-    is_same = (said.code, said.host) == (seen.code, seen.host)
-    return replace(_in_trouble(base, said, asked), errors=(said,) if is_same else (said, seen))
+def _blind(
+    base: PartitionState, last_failure: RoundFailure | None, failure: RoundFailure, facts: ReplicaFacts
+) -> Assessment:
+    """Assess a partition when one side did not answer: by the report, with its figures or those by the cursor."""
+    if last_failure is None:
+        return _failed(base, failure, facts)
+    is_same = (last_failure.code, last_failure.host) == (failure.code, failure.host)
+    return replace(_failed(base, last_failure, facts), errors=(last_failure,) if is_same else (last_failure, failure))
 
 
-def _in_trouble(base: PartitionState, found: RoundFailure, asked: AssessedReplica) -> Assessment:
+def _failed(base: PartitionState, found: RoundFailure, facts: ReplicaFacts) -> Assessment:
     same = (base.code, base.host) == (found.code, found.host)
-    waits = base if same else _without_trouble(base)
+    waits = base if same else _without_failure(base)
     state = replace(waits, state=found.state, code=found.code, host=found.host, message=found.message, hint=found.hint)
-    return Assessment(_paused(state, asked), errors=(found,))
+    return Assessment(_paused(state, facts), errors=(found,))
 
 
-def _paused(state: PartitionState, asked: AssessedReplica) -> PartitionState:
+def _paused(state: PartitionState, facts: ReplicaFacts) -> PartitionState:
     """Keep `resync-required` for a paused replica, because whoever resumes it must know."""
     is_worse = state.state is SyncState.RESYNC_REQUIRED
-    return replace(state, state=SyncState.PAUSED) if asked.is_paused and not is_worse else state
+    return replace(state, state=SyncState.PAUSED) if facts.is_paused and not is_worse else state
 
 
-def _without_trouble(state: PartitionState) -> PartitionState:
+def _without_failure(state: PartitionState) -> PartitionState:
     return replace(state, code="", host="", message="", hint="", attempts=0, backoff_ms=0)

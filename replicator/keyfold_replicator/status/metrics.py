@@ -52,7 +52,7 @@ def values(replicas: Mapping[str, ObservedReplica]) -> MetricValues:
 
 
 def _gauges(states: Sequence[PartitionState]) -> MetricValues:
-    found = summary([_standing(state) for state in states])
+    found = summary([_assessment(state) for state in states])
     return {
         names.PARTITIONS: {(state.value,): found.by_state.get(state, 0) for state in SyncState},
         names.PAUSED: int(any(s.state is SyncState.PAUSED for s in states)),
@@ -63,7 +63,7 @@ def _gauges(states: Sequence[PartitionState]) -> MetricValues:
         names.LATEST: _seconds(found.pending.latest_ms),
         names.LAG_RECORDS: found.lag.records,
         names.LAG_SECONDS: found.lag.ms / 1000,
-        names.ERRORS: {(f.trouble.code, f.trouble.host): len(f.places) for f in found.errors},
+        names.ERRORS: {(f.failure.code, f.failure.host): len(f.places) for f in found.errors},
         names.BACKOFF: found.backoff_ms / 1000,
         names.LAST_ATTEMPT: _seconds(found.last_attempt_ms),
         names.NEXT_ATTEMPT: _seconds(found.next_attempt_ms),
@@ -94,7 +94,7 @@ def _counters(done: RoundTotals) -> MetricValues:
     }
 
 
-def _standing(state: PartitionState) -> Assessment:
+def _assessment(state: PartitionState) -> Assessment:
     error = RoundFailure(state.state, state.code, state.host, state.message, state.hint)
     return Assessment(state, errors=(error,) if state.has_failed else ())
 
@@ -121,18 +121,18 @@ class ReplicaMeter(MetricsCollector):
         self._tallies: dict[str, Tally] = {}
         super().__init__(METRICS)
 
-    def begin(self, name: str) -> Tally:
+    def start_replica(self, name: str) -> Tally:
         """Return where to count for a replica that is being opened. When it is opened again, no counter goes back."""
         with self._lock:
             self._known[name] = replace(self._known.get(name, ObservedReplica()), is_running=False)
             return self._tallies.setdefault(name, Tally())
 
-    def publish(self, name: str, states: Sequence[PartitionState]) -> None:
+    def publish_states(self, name: str, states: Sequence[PartitionState]) -> None:
         """Keep the states of its partitions; the replica is open."""
         with self._lock:
             self._known[name] = ObservedReplica(tuple(states), is_running=True)
 
-    def end(self, name: str) -> None:
+    def remove_replica(self, name: str) -> None:
         """Drop the samples of a replica that was removed."""
         with self._lock:
             self._known.pop(name, None)

@@ -26,7 +26,7 @@ from keyfold.store.api import ObjectStore
 from keyfold.store.documents import DOCUMENT_BYTES_MAX, load_json
 from keyfold_replicator.registry.link import Side
 from keyfold_replicator.state.states import failure_of
-from keyfold_replicator.status.assessment import AssessedReplica, Assessment, BothManifests, assess
+from keyfold_replicator.status.assessment import Assessment, BothManifests, ReplicaFacts, assess
 from keyfold_replicator.status.status_report import StatusReport, load_report
 from keyfold_replicator.status.summary import FailingPartitions, ReplicaSummary, summary
 
@@ -67,8 +67,8 @@ def gather_status(
     is_alive = reported is not None and reported.is_alive
     known = {} if reported is None else reported.partitions
     host = registration.host if isinstance(replica, KeyfoldError) else replica.host
-    enablement, error, replica = _first_question(replica)
-    asked = AssessedReplica(
+    enablement, error, replica = _load_enablement(replica)
+    facts = ReplicaFacts(
         registration.name,
         registration.hold_name,
         source.host,
@@ -79,16 +79,16 @@ def gather_status(
         named=f"{source.url} {registration.name}",
     )
 
-    def judged(place: Place) -> Assessment:
-        return assess(read_manifests(place, source, replica), asked, known.get(place), is_alive=is_alive)
+    def assessed(place: Place) -> Assessment:
+        return assess(read_manifests(place, source, replica), facts, known.get(place), is_alive=is_alive)
 
     places = [place for place in _places(registration, source) if wanted(place)]
     with ThreadPoolExecutor(max_workers=max(1, min(threads, len(places))), thread_name_prefix="status") as pool:
-        standings = tuple(pool.map(judged, places))
-    found = summary(standings, is_paused=registration.is_paused)
+        assessments = tuple(pool.map(assessed, places))
+    found = summary(assessments, is_paused=registration.is_paused)
     if error is not None and not isinstance(replica, KeyfoldError):
         found = replace(found, errors=(*found.errors, FailingPartitions(failure_of(error, host), ())))
-    return ReplicaStatus(registration, source.url, now_ms, found, standings, reported)
+    return ReplicaStatus(registration, source.url, now_ms, found, assessments, reported)
 
 
 def read_manifests(place: Place, source: Side, replica: Side | KeyfoldError) -> BothManifests:
@@ -123,7 +123,7 @@ def _places(registration: Registration, source: Side) -> Iterable[Place]:
             yield Place(source.topics_dir, topic, partition)
 
 
-def _first_question(
+def _load_enablement(
     replica: Side | KeyfoldError,
 ) -> tuple[Enablement | None, KeyfoldError | None, Side | KeyfoldError]:
     """Return the replica's permissions or the error, and the replica or the error if it does not answer."""

@@ -103,9 +103,9 @@ def load_report(store: ObjectStore, topics_dir: str, name: str) -> StatusReport 
 class StatusWriter:
     """Write the object for a process. A failed write is a warning, and replication continues.
 
-    A `Runner` calls `publish`, at most every 2 s while something changes; `ended` comes last. The report of an earlier
-    process is not lost: it tells when a partition had its last success, and the states that this process never found
-    out.
+    A `Runner` calls `write_running`, at most every 2 s while something changes; `write_ended` comes last. The report of
+    an earlier process is not lost: it has the time of a partition's last success, and states that this process did not
+    learn.
     """
 
     def __init__(
@@ -123,12 +123,12 @@ class StatusWriter:
         self._earlier: Mapping[Place, PartitionState] | None = None
         self._etag = ""
 
-    def publish(self, states: Sequence[PartitionState]) -> None:
+    def write_running(self, states: Sequence[PartitionState]) -> None:
         """Report the states of all partitions."""
         self._states = tuple(states)
         self._write(is_running=True)
 
-    def ended(self, error: str = "") -> None:
+    def write_ended(self, error: str = "") -> None:
         """Report that this process has stopped replicating."""
         self._write(is_running=False, error=error)
 

@@ -43,7 +43,7 @@ def status_document(status: ReplicaStatus) -> dict[str, Any]:
             "error": reported.error,
             "totals": dict(reported.totals),
         },
-        "partitions": [_standing_document(standing) for standing in status.partitions],
+        "partitions": [_assessment_document(assessment) for assessment in status.partitions],
     }
 
 
@@ -67,17 +67,17 @@ def summary_document(found: ReplicaSummary) -> dict[str, Any]:
         "next_attempt_ms": found.next_attempt_ms,
         "last_success_ms": found.last_success_ms,
         "errors": [
-            {**_error(failing.trouble), "partitions": [str(place) for place in failing.places]}
+            {**_error(failing.failure), "partitions": [str(place) for place in failing.places]}
             for failing in found.errors
         ],
     }
 
 
-def _standing_document(standing: Assessment) -> dict[str, Any]:
-    plain = standing.state.as_json()
+def _assessment_document(assessment: Assessment) -> dict[str, Any]:
+    plain = assessment.state.as_json()
     for key in ("code", "host", "message", "hint"):
         del plain[key]
-    return {**plain, "by_cursor": standing.is_by_cursor, "errors": [_error(error) for error in standing.errors]}
+    return {**plain, "by_cursor": assessment.is_by_cursor, "errors": [_error(error) for error in assessment.errors]}
 
 
 def _error(error: RoundFailure) -> dict[str, str]:
@@ -137,7 +137,7 @@ def lag_text(lag: Lag) -> str:
 
 
 def _error_lines(failing: FailingPartitions) -> Iterable[str]:
-    error = failing.trouble
+    error = failing.failure
     yield f"  {error.code} at {error.host}{_places_text(failing.places)}: {error.message}"
     if error.hint:
         yield f"    {error.hint}"
@@ -158,14 +158,14 @@ def _partition_lines(status: ReplicaStatus, *, all_partitions: bool) -> Iterable
     wanted = [s for s in status.partitions if all_partitions or s.state.state is not SyncState.IN_SYNC]
     if not all_partitions:
         wanted.sort(key=lambda s: (_RANK[s.state.state], -s.state.lag.ms, str(s.state.place)))
-    for standing in wanted if all_partitions else wanted[:LINES_MAX]:
-        yield f"  {_partition_text(standing, status.reported if status.is_replicating else None)}"
+    for assessment in wanted if all_partitions else wanted[:LINES_MAX]:
+        yield f"  {_partition_text(assessment, status.reported if status.is_replicating else None)}"
     if not all_partitions and len(wanted) > LINES_MAX:
         yield f"  ... and {len(wanted) - LINES_MAX} more that are not in sync (--json has all)"
 
 
-def _partition_text(standing: Assessment, process: StatusReport | None) -> str:
-    found = standing.state
+def _partition_text(assessment: Assessment, process: StatusReport | None) -> str:
+    found = assessment.state
     text = f"{found.place}: {found.state.value}"
     if found.code:
         text += f" ({found.code})"

@@ -25,9 +25,9 @@ WORST_FIRST: Final = (
 
 @dataclass(frozen=True, slots=True)
 class FailingPartitions:
-    """An error that partitions have in common, by code and host; `trouble` is the first one's."""
+    """An error that partitions have in common, by code and host; `failure` is the first one's."""
 
-    trouble: RoundFailure
+    failure: RoundFailure
     places: tuple[Place, ...]
 
 
@@ -54,9 +54,9 @@ class ReplicaSummary:
     errors: tuple[FailingPartitions, ...] = ()
 
 
-def summary(standings: Sequence[Assessment], *, is_paused: bool = False) -> ReplicaSummary:
+def summary(assessments: Sequence[Assessment], *, is_paused: bool = False) -> ReplicaSummary:
     """Summarize the states. Without partitions a replica is in sync, or paused."""
-    states = [s.state for s in standings]
+    states = [s.state for s in assessments]
     by_state = Counter(s.state for s in states)
     usual = SyncState.PAUSED if is_paused else SyncState.IN_SYNC
     waiting = [s.next_attempt_ms for s in states if s.backoff_ms and s.next_attempt_ms != NEVER_MS]
@@ -70,8 +70,8 @@ def summary(standings: Sequence[Assessment], *, is_paused: bool = False) -> Repl
         last_attempt_ms=max((s.last_attempt_ms for s in states), default=NEVER_MS),
         next_attempt_ms=min(waiting, default=NEVER_MS),
         last_success_ms=min((s.last_success_ms for s in states), default=NEVER_MS),
-        is_by_cursor=any(s.is_by_cursor for s in standings),
-        errors=failing((s.state.place, error) for s in standings for error in s.errors),
+        is_by_cursor=any(s.is_by_cursor for s in assessments),
+        errors=failing((s.state.place, error) for s in assessments for error in s.errors),
     )
 
 
@@ -84,4 +84,4 @@ def failing(errors: Iterable[tuple[Place, RoundFailure]]) -> tuple[FailingPartit
         first.setdefault(kind, error)
         places.setdefault(kind, []).append(place)
     found = [FailingPartitions(first[kind], tuple(where)) for kind, where in places.items()]
-    return tuple(sorted(found, key=lambda f: (-len(f.places), f.trouble.code, f.trouble.host)))
+    return tuple(sorted(found, key=lambda f: (-len(f.places), f.failure.code, f.failure.host)))

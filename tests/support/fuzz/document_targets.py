@@ -273,14 +273,13 @@ def _stream() -> list[bytes]:
 
 
 _JSON: Final = (json_document, json_document, json_document, any_bytes)
-_REPLICA: Final = "keyfold_replicator"
 
 DOCUMENT_TARGETS: Final = (
     Target("registration", registration_seeds, decode_registration,
-           (f"{_REPLICA}.desk.documents", f"{_REPLICA}.desk.swapped"), _JSON),
-    Target("enablement", enablement_seeds, decode_enablement, (f"{_REPLICA}.desk.documents",), _JSON,
+           ("keyfold.replicas.documents", "keyfold.store.cas_document"), _JSON),
+    Target("enablement", enablement_seeds, decode_enablement, ("keyfold.replicas.documents",), _JSON,
            (DocumentUnreadable,)),
-    Target("replica-status", reported_seeds, decode_reported, (f"{_REPLICA}.seen.reported",), _JSON, ()),
+    Target("replica-status", reported_seeds, decode_reported, ("keyfold_replicator.status.status_report",), _JSON, ()),
     Target("first-copy", _first_copy, decode_first_copy, ("keyfold.log.first_copy",), _JSON, (ValueError,)),
     Target("orders", orders_seeds, decode_orders, ("keyfold_sink.worker.desired_state",), _JSON, (OrdersUnreadable,)),
     Target("worker-status", lambda: [dump(worker()), dump(task(0))], decode_status, ("keyfold_sink.status",),

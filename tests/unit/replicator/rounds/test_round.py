@@ -251,7 +251,7 @@ def test_a_long_copy_stops_when_another_replicator_has_claimed() -> None:
 
 def test_the_rule_is_waited_for_with_backoff_and_ends_by_itself() -> None:
     worlds = written()
-    worlds.desk.allowed = Enablement()
+    worlds.documents.allowed = Enablement()
     log = worlds.log()
     with worlds.running() as running:
         assert running.state().state is SyncState.IN_SYNC
@@ -268,7 +268,7 @@ def test_the_rule_is_waited_for_with_backoff_and_ends_by_itself() -> None:
             assert state.next_attempt_ms == state.last_attempt_ms + state.backoff_ms
         assert waits[0].pending.bytes > 0
         assert worlds.manifests() == before
-        worlds.desk.allowed = Enablement({"users": CompactionEntry(enabled=True, format=1)})
+        worlds.documents.allowed = Enablement({"users": CompactionEntry(enabled=True, format=1)})
         worlds.later(2_000)
         state = running.state()
         assert (state.state, state.attempts, state.code) == (SyncState.IN_SYNC, 0, "")
@@ -278,7 +278,7 @@ def test_the_rule_is_waited_for_with_backoff_and_ends_by_itself() -> None:
 def test_a_log_compacted_before_the_first_round_is_refused_before_anything_is_there() -> None:
     worlds = written()
     worlds.log().compact()
-    worlds.desk.allowed = Enablement()
+    worlds.documents.allowed = Enablement()
     with worlds.running() as running:
         assert running.state().code == "CompactionNotEnabled"
     assert list(worlds.replica.list("")) == []
@@ -428,7 +428,7 @@ def test_a_side_that_is_away_is_waited_for(side: str) -> None:
 
 def test_a_paused_replica_is_left_alone_and_says_so() -> None:
     worlds = written()
-    worlds.desk.orders_ = DesiredReplication(paused=True)
+    worlds.documents.desired = DesiredReplication(paused=True)
     with worlds.running() as running:
         assert running.runner.once().is_paused
     assert list(worlds.replica.list("")) == []
@@ -436,7 +436,7 @@ def test_a_paused_replica_is_left_alone_and_says_so() -> None:
 
 def test_an_unregistered_replica_is_left_alone() -> None:
     worlds = written()
-    worlds.desk.orders_ = None
+    worlds.documents.desired = None
     with worlds.running() as running:
         assert "registration of replica far has changed or was removed" in running.runner.once().error
 
@@ -444,7 +444,7 @@ def test_an_unregistered_replica_is_left_alone() -> None:
 def test_topics_that_are_not_covered_are_left_alone() -> None:
     worlds = written()
     worlds.log("orders").append(records("a=1"))
-    worlds.desk.orders_ = replace(DesiredReplication(), covers=lambda topic: topic == "orders")
+    worlds.documents.desired = replace(DesiredReplication(), covers=lambda topic: topic == "orders")
     with worlds.running() as running:
         assert [s.place.topic for s in running.once()] == ["orders"]
 
@@ -479,5 +479,5 @@ def test_orders_that_cannot_be_read_are_the_runs_error() -> None:
         raise StoreUnavailable("k", "time-out")
 
     with worlds.running() as running:
-        worlds.desk.orders = away  # type: ignore[method-assign]
+        worlds.documents.load_desired = away  # type: ignore[method-assign]
         assert "time-out" in running.runner.once().error

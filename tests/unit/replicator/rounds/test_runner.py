@@ -52,7 +52,7 @@ def looping(running: Running) -> Iterator[threading.Event]:
 
 @pytest.fixture
 def worlds() -> Worlds:
-    found = Worlds.new(RunnerTimings(look_s=0.02, publish_s=0.02, enablement_kept_s=0.02, tick_s=0.01))
+    found = Worlds.new(RunnerTimings(check_s=0.02, publish_s=0.02, enablement_kept_s=0.02, tick_s=0.01))
     found.log().append(records("a=1"))
     return found
 
@@ -77,12 +77,12 @@ def test_a_loop_pauses_resumes_and_leaves_out_topics_as_it_is_told(worlds: World
     worlds.log("orders").append(records("x=1"))
     with worlds.running(QUICK, clock=SystemClock()) as running, looping(running):
         until(lambda: states(running) == {SyncState.IN_SYNC} and len(running.runner.states()) == 2)
-        worlds.desk.orders_ = DesiredReplication(paused=True)
+        worlds.documents.desired = DesiredReplication(paused=True)
         until(lambda: states(running) == {SyncState.PAUSED})
         worlds.log().append(records("b=1", 1))
         time.sleep(0.2)
         assert worlds.manifests()[1].next_offset == 1
-        worlds.desk.orders_ = DesiredReplication(covers=lambda topic: topic == "users")
+        worlds.documents.desired = DesiredReplication(covers=lambda topic: topic == "users")
         until(lambda: [s.replica_next_offset for s in running.runner.states()] == [2])
         assert {s.place.topic for s in running.runner.states()} == {"users"}
 
@@ -96,7 +96,7 @@ def test_a_loop_keeps_its_topics_while_a_new_pattern_cannot_be_matched(worlds: W
 
     with worlds.running(QUICK, clock=SystemClock()) as running, looping(running):
         until(lambda: states(running) == {SyncState.IN_SYNC})
-        worlds.desk.orders_ = DesiredReplication(covers=endless)
+        worlds.documents.desired = DesiredReplication(covers=endless)
         until(lambda: bool(told))
         worlds.log().append(records("b=1", 1))
         until(lambda: [s.replica_next_offset for s in running.runner.states()] == [2])
@@ -107,7 +107,7 @@ def test_a_loop_ends_when_the_registration_is_gone(worlds: Worlds) -> None:
         thread = threading.Thread(target=running.runner.loop, args=(threading.Event(),))
         thread.start()
         until(lambda: states(running) == {SyncState.IN_SYNC})
-        worlds.desk.orders_ = None
+        worlds.documents.desired = None
         thread.join(60)
         assert not thread.is_alive()
 
@@ -119,7 +119,7 @@ def test_orders_that_cannot_be_read_leave_what_is_known(worlds: Worlds) -> None:
         def away() -> DesiredReplication:
             raise StoreUnavailable("k", "time-out")
 
-        worlds.desk.orders = away  # type: ignore[method-assign]
+        worlds.documents.load_desired = away  # type: ignore[method-assign]
         worlds.log().append(records("b=1", 1))
         until(lambda: [s.replica_next_offset for s in running.runner.states()] == [2])
 
@@ -132,14 +132,14 @@ def test_a_pause_ends_a_copy_between_objects_and_a_resume_goes_on_with_it(worlds
         running.source.on_call = lambda c: time.sleep(0.03) if c.key.endswith((".parquet", ".avro")) else None
         with looping(running):
             until(lambda: states(running) == {SyncState.COPYING})
-            worlds.desk.orders_ = DesiredReplication(paused=True)
+            worlds.documents.desired = DesiredReplication(paused=True)
             until(lambda: states(running) == {SyncState.PAUSED})
             time.sleep(0.3)
             there = worlds.folder()
             assert len(there) < 60
             time.sleep(0.2)
             assert worlds.folder() == there
-            worlds.desk.orders_ = DesiredReplication()
+            worlds.documents.desired = DesiredReplication()
             until(lambda: states(running) == {SyncState.IN_SYNC})
         sent = [c.key for c in running.replica.calls if c.operation == "put" and c.key.endswith((".parquet", ".avro"))]
         assert len(sent) == 60 + 1  # and the manifest
@@ -147,13 +147,13 @@ def test_a_pause_ends_a_copy_between_objects_and_a_resume_goes_on_with_it(worlds
 
 
 def test_what_waits_for_the_rule_goes_on_soon_after_it_is_allowed(worlds: Worlds) -> None:
-    worlds.desk.allowed = Enablement()
+    worlds.documents.allowed = Enablement()
     worlds.log().compact()
     slow = replace(QUICK, retry=RoundBackoff(3_600_000, 3_600_000))
     with worlds.running(slow, clock=SystemClock()) as running, looping(running):
         until(lambda: states(running) == {SyncState.WAITING})
         time.sleep(0.1)
-        worlds.desk.allowed = ENABLED
+        worlds.documents.allowed = ENABLED
         until(lambda: states(running) == {SyncState.IN_SYNC})
 
 
@@ -210,7 +210,7 @@ def test_a_removed_replica_does_not_wait_for_a_long_copy(worlds: Worlds) -> None
         thread = threading.Thread(target=running.runner.loop, args=(threading.Event(),))
         thread.start()
         until(worlds.folder)
-        worlds.desk.orders_ = None
+        worlds.documents.desired = None
         thread.join(60)
         assert not thread.is_alive()
     assert len(worlds.folder()) < 80
@@ -266,7 +266,7 @@ def breaking(monkeypatch: pytest.MonkeyPatch, when: Callable[[], object]) -> Non
         until(when)
         raise Defect
 
-    monkeypatch.setattr(PartitionWorker, "run", run)
+    monkeypatch.setattr(PartitionWorker, "run_rounds", run)
 
 
 @pytest.mark.parametrize("is_told_to_stop", [False, True])
@@ -351,10 +351,10 @@ def test_rounds_at_once_share_listings_and_none_takes_one_that_began_before_it_a
                 time.sleep(0.02)
 
         running.source.on_call = slow
-        courier = SchemaCopier(
+        schema_copier = SchemaCopier(
             link(running.source, running.replica), running.runner._transfer, Tally(), running.runner._patience
         )
-        threads = [threading.Thread(target=courier.carry) for _ in range(asked)]
+        threads = [threading.Thread(target=schema_copier.copy_missing) for _ in range(asked)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -366,7 +366,7 @@ def test_a_runner_is_deterministic_by_its_random(worlds: Worlds) -> None:
     clock = worlds.clock
     waits = []
     for _ in range(2):
-        source = Runner(link(worlds.source, worlds.replica), worlds.desk, QUICK, clock=clock, random=Random(5))
+        source = Runner(link(worlds.source, worlds.replica), worlds.documents, QUICK, clock=clock, random=Random(5))
         with source:
-            waits.append(source._worker("users", 0)._random.random())
+            waits.append(source._make_worker("users", 0)._random.random())
     assert waits[0] == waits[1]

@@ -29,7 +29,7 @@ from keyfold_replicator.status.status_report import load_report
 from tests.support.logs import records
 from tests.support.replica_command import Buckets, made_log, read
 
-TIMINGS = RunnerTimings(look_s=0.05, publish_s=0.05, enablement_kept_s=0.05, tick_s=0.01)
+TIMINGS = RunnerTimings(check_s=0.05, publish_s=0.05, enablement_kept_s=0.05, tick_s=0.01)
 AT_ONCE = Backoff(first_ms=20, cap_ms=100)
 SETTINGS = ReplicaSettings(threads=2, poll_ms=20, discover_ms=50, patience_s=1)
 
@@ -42,14 +42,14 @@ class Seen:
         self.ended: list[str] = []
         self.states: dict[str, tuple[PartitionState, ...]] = {}
 
-    def begin(self, name: str) -> Tally:
+    def start_replica(self, name: str) -> Tally:
         self.begun.append(name)
         return Tally()
 
-    def publish(self, name: str, states: Sequence[PartitionState]) -> None:
+    def publish_states(self, name: str, states: Sequence[PartitionState]) -> None:
         self.states[name] = tuple(states)
 
-    def end(self, name: str) -> None:
+    def remove_replica(self, name: str) -> None:
         self.ended.append(name)
 
 
@@ -71,8 +71,8 @@ def means(buckets: Buckets) -> ReplicationContext:
     )
 
 
-def replication(buckets: Buckets, *names: str, watch: Seen | None = None) -> Replication:
-    return Replication(side(buckets["log"], "topics"), means(buckets), names, watch=watch, look_s=0.05)
+def replication(buckets: Buckets, *names: str, observer: Seen | None = None) -> Replication:
+    return Replication(side(buckets["log"], "topics"), means(buckets), names, observer=observer, list_interval_s=0.05)
 
 
 def registry(buckets: Buckets) -> ReplicaRegistry:
@@ -118,7 +118,7 @@ def test_replicas_come_and_go_while_it_runs(buckets: Buckets) -> None:
     made = made_log(buckets)
     known, watch = registry(buckets), Seen()
     known.add(registered("dr", "dr"))
-    with running(replication(buckets, watch=watch)):
+    with running(replication(buckets, observer=watch)):
         until(lambda: has_all(buckets, "dr"))
         known.add(registered("archive", "archive"))
         until(lambda: has_all(buckets, "archive"))
@@ -163,7 +163,7 @@ def test_a_replica_that_is_removed_in_the_middle_of_a_round_leaves_nothing_at_th
     if is_once:
         assert replication(buckets).once()["dr"].is_in_sync
     else:
-        with running(replication(buckets, watch=watch)):
+        with running(replication(buckets, observer=watch)):
             until(lambda: "dr" in watch.ended)
     assert removed
     assert made.log.load().manifest.holds == ()
@@ -240,7 +240,7 @@ def test_the_loop_and_each_replica_give_signs_of_life(buckets: Buckets) -> None:
     registry(buckets).add(registered("dr", "dr"))
     clock = ManualClock()
     vitals = Vitals(clock, 100)
-    service = Replication(side(buckets["log"], "topics"), means(buckets), vitals=vitals, look_s=0.05)
+    service = Replication(side(buckets["log"], "topics"), means(buckets), vitals=vitals, list_interval_s=0.05)
     with running(service):
         until(lambda: has_all(buckets, "dr"))
         clock.sleep(101)

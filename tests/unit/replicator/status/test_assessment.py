@@ -14,14 +14,14 @@ from keyfold.log.names import Place
 from keyfold.replicas.documents import ALL_TOPICS, CompactionEntry, Enablement
 from keyfold_replicator.state.figures import Lag, Pending
 from keyfold_replicator.state.states import PartitionState, SyncState, failure_of
-from keyfold_replicator.status.assessment import AssessedReplica, Assessment, BothManifests, assess
+from keyfold_replicator.status.assessment import Assessment, BothManifests, ReplicaFacts, assess
 from keyfold_replicator.status.summary import summary
 from tests.support.manifests import empty_manifest, entry, sink_name
 
 NOW_MS = 1_700_000_000_000
 PLACE = Place("topics", "users", 0)
 ENABLED = Enablement({ALL_TOPICS: CompactionEntry(enabled=True, format=1)})
-ASKED = AssessedReplica("dr", "dr@1", "s3.source", "s3.replica", enablement=Enablement())
+ASKED = ReplicaFacts("dr", "dr@1", "s3.source", "s3.replica", enablement=Enablement())
 
 
 def log(segments: int, **changes: Any) -> Manifest:
@@ -302,7 +302,7 @@ def test_errors_are_grouped_by_code_and_host_the_commonest_first() -> None:
         replace(standing(2, SyncState.WAITING), errors=(away,)),
     ]
     found = summary(standings).errors
-    assert [(f.trouble.code, [p.partition for p in f.places]) for f in found] == [
+    assert [(f.failure.code, [p.partition for p in f.places]) for f in found] == [
         ("StoreUnavailable", [1, 2]),
         ("AccessDenied", [0]),
     ]

@@ -109,14 +109,14 @@ def test_a_replica_without_partitions_has_zeros_and_no_times() -> None:
 
 def test_a_replica_that_could_not_be_opened_does_not_look_well() -> None:
     meter = ReplicaMeter()
-    meter.begin("dr")
+    meter.start_replica("dr")
     found = meter.values()
     assert found[names.RUNNING] == {("dr",): 0}
     assert found[names.PARTITIONS] == found[names.PENDING_BYTES] == {}
     assert found[names.ROUNDS] == {("dr",): 0}
-    meter.publish("dr", [state(0)])
+    meter.publish_states("dr", [state(0)])
     assert meter.values()[names.RUNNING] == {("dr",): 1}
-    meter.begin("dr")
+    meter.start_replica("dr")
     again = meter.values()
     assert again[names.RUNNING] == {("dr",): 0}, "it was edited, and is opened anew"
     assert again[names.LAG_RECORDS] == {("dr",): 0}
@@ -124,17 +124,17 @@ def test_a_replica_that_could_not_be_opened_does_not_look_well() -> None:
 
 def test_what_is_served_is_what_was_published_last() -> None:
     meter = ReplicaMeter()
-    tally = meter.begin("dr")
+    tally = meter.start_replica("dr")
     tally.add(RoundTotals(sent_bytes=5, objects_sent=1, failures={"SlowDown": 1}))
     with serving(meter.registry, "127.0.0.1", 0) as port:
         assert _scraped(port)[("keyfold_replica_sent_bytes_total", frozenset({"dr"}))] == 5
-        meter.publish("dr", [failing(3)])
+        meter.publish_states("dr", [failing(3)])
         found = _scraped(port)
         assert found[("keyfold_replica_errors", frozenset({"dr", "SlowDown", "s3.b"}))] == 1
         assert found[("keyfold_replica_failures_total", frozenset({"dr", "SlowDown"}))] == 1
         assert found[("keyfold_replica_partition_failing", frozenset({"dr", "users", "3"}))] == 1
-        assert meter.begin("dr") is tally, "a process that opens the replica anew goes on counting"
-        meter.end("dr")
+        assert meter.start_replica("dr") is tally, "a process that opens the replica anew goes on counting"
+        meter.remove_replica("dr")
         assert not _scraped(port)
 
 
@@ -152,7 +152,7 @@ def test_a_process_for_two_replicas_shows_the_one_that_works_and_the_one_that_it
         ReplicaSettings(threads=2, patience_s=1), SystemClock(), Random(2), "h:1", opener=buckets.open, environ={}
     )
     meter = ReplicaMeter()
-    found = Replication(side(buckets["log"], "topics"), means, watch=meter).once()
+    found = Replication(side(buckets["log"], "topics"), means, observer=meter).once()
     assert (found["dr"].is_in_sync, bool(found["eu"].error)) == (True, True)
     shown = meter.values()
     assert shown[names.RUNNING] == {("dr",): 1, ("eu",): 0}

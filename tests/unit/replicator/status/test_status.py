@@ -57,7 +57,13 @@ class Scene:
         link = Link("dr", self.registration.hold_name, self.source, self.replica)
         settings = ReplicaSettings(threads=1, patience_s=1.0)
         runner = Runner(
-            link, desk, settings, clock=self.clock, random=Random(3), tally=self.tally, publish=self.writer.publish
+            link,
+            desk,
+            settings,
+            clock=self.clock,
+            random=Random(3),
+            tally=self.tally,
+            publish=self.writer.write_running,
         )
         with runner:
             runner.once()
@@ -124,7 +130,7 @@ def test_the_story_of_the_rule_is_told_without_a_process(scene: Scene) -> None:
     refused = scene.status()
     assert refused.summary.state is SyncState.WAITING
     (failing,) = refused.summary.errors
-    assert (failing.trouble.code, failing.trouble.host) == ("CompactionNotEnabled", "s3.second")
+    assert (failing.failure.code, failing.failure.host) == ("CompactionNotEnabled", "s3.second")
     assert any("keyfold replica enable-compaction" in line for line in status_lines(refused))
     EnablementStore(scene.second, "dr/topics", scene.clock, Random(4)).enable(1)
     assert scene.status().summary.state is SyncState.PENDING
@@ -168,7 +174,7 @@ def test_a_replica_that_is_away_is_asked_once_and_judged_by_the_cursor(scene: Sc
     assert (found.summary.state, found.summary.is_by_cursor) == (SyncState.WAITING, True)
     assert found.summary.pending.segments == 2
     (failing,) = found.summary.errors
-    assert (failing.trouble.code, failing.trouble.host, len(failing.places)) == ("StoreUnavailable", "s3.second", 2)
+    assert (failing.failure.code, failing.failure.host, len(failing.places)) == ("StoreUnavailable", "s3.second", 2)
     assert any("the replica did not answer for every partition" in line for line in status_lines(found))
 
 
@@ -177,15 +183,15 @@ def test_a_replica_whose_rights_are_missing_here_is_broken_for_who_asks(scene: S
     denied = Refusing(scene.second, AccessDenied("k", "403", code="AccessDenied"))
     found = scene.status(replica=replace(scene.replica, store=denied))
     assert found.summary.state is SyncState.BROKEN
-    assert {f.trouble.code for f in found.summary.errors} == {"AccessDenied"}
+    assert {f.failure.code for f in found.summary.errors} == {"AccessDenied"}
 
 
 def test_a_replica_that_cannot_even_be_opened_is_an_error_with_its_reason(scene: Scene) -> None:
     scene.append(0)
     found = scene.status(replica=ConfigError("aws.access.key.id", "the variable DR_KEY is not set"))
     (failing,) = found.summary.errors
-    assert (failing.trouble.code, failing.trouble.host) == ("ConfigError", "http://s3.second")
-    assert "DR_KEY" in failing.trouble.message
+    assert (failing.failure.code, failing.failure.host) == ("ConfigError", "http://s3.second")
+    assert "DR_KEY" in failing.failure.message
 
 
 def test_a_source_without_rights_to_one_manifest_shows_that_partition_as_broken(scene: Scene) -> None:
@@ -193,7 +199,7 @@ def test_a_source_without_rights_to_one_manifest_shows_that_partition_as_broken(
     scene.first.delete(PLACE.manifest_key)
     found = scene.status()
     assert found.summary.partitions == 1
-    assert found.summary.errors[0].trouble.host == "s3.first"
+    assert found.summary.errors[0].failure.host == "s3.first"
 
 
 # What the process says
@@ -210,7 +216,7 @@ def test_what_was_written_down_is_read_back(scene: Scene) -> None:
         source_version=8, source_next_offset=9, replica_version=7, replica_next_offset=3,
     )  # fmt: skip
     scene.tally.add(RoundTotals(commits=3))
-    scene.writer.publish([state(0), waiting])
+    scene.writer.write_running([state(0), waiting])
     found = load_report(scene.first, "topics", "dr")
     assert found is not None
     assert (found.holder, found.written_at_ms) == ("host:7", scene.clock.now_ms())
@@ -221,7 +227,7 @@ def test_what_was_written_down_is_read_back(scene: Scene) -> None:
 
 
 def test_a_process_is_alive_while_it_writes_now_and_then(scene: Scene) -> None:
-    scene.writer.publish([state(0)])
+    scene.writer.write_running([state(0)])
     found = load_report(scene.first, "topics", "dr")
     assert found is not None
     assert found.is_alive
@@ -234,7 +240,7 @@ def test_a_process_is_alive_while_it_writes_now_and_then(scene: Scene) -> None:
     assert late is not None
     assert not late.is_alive
     assert any("last reported 3 min ago" in line for line in status_lines(scene.status()))
-    scene.writer.ended("the bucket is gone")
+    scene.writer.write_ended("the bucket is gone")
     ended = load_report(scene.first, "topics", "dr")
     assert ended is not None
     assert not ended.is_alive
@@ -248,7 +254,7 @@ def test_what_no_version_wrote_is_as_if_it_were_not_there(data: bytes, scene: Sc
     scene.first.put(status_key("topics", "dr"), data, Create())
     scene.append(0)
     assert scene.status().summary.state is SyncState.PENDING
-    scene.writer.publish([state(0)])
+    scene.writer.write_running([state(0)])
     assert load_report(scene.first, "topics", "dr") is not None, "and is written over"
 
 
@@ -267,44 +273,46 @@ def test_a_state_of_a_newer_version_is_pending() -> None:
 def test_two_processes_write_over_each_other_and_none_fails(scene: Scene) -> None:
     other = StatusWriter(scene.first, "topics", "dr", holder="host:8", clock=scene.clock, tally=Tally())
     for writer, holder in ((scene.writer, "host:7"), (other, "host:8"), (scene.writer, "host:7")):
-        writer.publish([])
+        writer.write_running([])
         found = load_report(scene.first, "topics", "dr")
         assert found is not None
         assert found.holder == holder
 
 
 def test_what_an_earlier_process_has_said_is_not_lost(scene: Scene) -> None:
-    scene.writer.publish([state(0, last_success_ms=5), state(1, SyncState.BROKEN, code="Corrupt", last_success_ms=6)])
-    scene.writer.ended()
+    scene.writer.write_running(
+        [state(0, last_success_ms=5), state(1, SyncState.BROKEN, code="Corrupt", last_success_ms=6)]
+    )
+    scene.writer.write_ended()
 
     def next_one() -> StatusWriter:
         return StatusWriter(scene.first, "topics", "dr", holder="host:8", clock=scene.clock, tally=Tally())
 
-    next_one().ended("the variable DR_KEY is not set")
+    next_one().write_ended("the variable DR_KEY is not set")
     found = load_report(scene.first, "topics", "dr")
     assert found is not None
     assert found.error == "the variable DR_KEY is not set"
     assert [s.code for s in found.partitions.values()] == ["", "Corrupt"], "it never came to know better"
-    next_one().publish([state(0), state(1, last_success_ms=9)])
+    next_one().write_running([state(0), state(1, last_success_ms=9)])
     found = load_report(scene.first, "topics", "dr")
     assert found is not None
     assert [s.last_success_ms for s in found.partitions.values()] == [5, 9]
 
 
 def test_a_replica_that_was_removed_does_not_come_back_by_what_is_said_of_it(scene: Scene) -> None:
-    scene.writer.publish([state(0)])
+    scene.writer.write_running([state(0)])
     scene.registry.remove("dr")
-    scene.writer.publish([state(0)])
-    scene.writer.ended()
+    scene.writer.write_running([state(0)])
+    scene.writer.write_ended()
     keys = [info.key for info in scene.first.list("topics/_replicas/")]
     assert keys == []
 
 
 def test_what_somebody_has_tidied_up_is_written_again(scene: Scene) -> None:
-    scene.writer.publish([state(0)])
+    scene.writer.write_running([state(0)])
     scene.first.delete(status_key("topics", "dr"))
     assert scene.first.head(registration_key("topics", "dr"))
-    scene.writer.publish([state(0)])
+    scene.writer.write_running([state(0)])
     assert load_report(scene.first, "topics", "dr") is not None
 
 
@@ -314,9 +322,9 @@ def test_whatever_a_request_comes_to_the_status_is_written_by_the_next_ones(scen
         store = FaultyStore(scene.first, faults)
         writer = StatusWriter(store, "topics", "dr", holder="h", clock=scene.clock, tally=Tally())
         for partition in range(3):
-            writer.publish([state(partition)])
+            writer.write_running([state(partition)])
             store.land()
-        writer.publish([state(7)])
+        writer.write_running([state(7)])
         found = load_report(scene.first, "topics", "dr")
         assert found is not None, faults
         assert list(found.partitions) == [state(7).place], faults
@@ -384,7 +392,7 @@ def test_waits_are_told_whatever_the_clock_of_the_process_is(skew_ms: int, scene
     now_ms = scene.clock.now_ms() + skew_ms
     clock = ManualClock(now_ms)
     scene.writer = StatusWriter(scene.first, "topics", "dr", holder="host:7", clock=clock, tally=scene.tally)
-    scene.writer.publish(
+    scene.writer.write_running(
         [state(0, SyncState.WAITING, code="SlowDown", host="h", message="m", hint="do", attempts=2, backoff_ms=30_000,
                last_attempt_ms=now_ms, next_attempt_ms=now_ms + 25_000)]
     )  # fmt: skip
