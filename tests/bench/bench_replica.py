@@ -44,15 +44,15 @@ REGISTRATION: Final = Registration("bench", {"s3.bucket.name": "second", "topics
 SETTINGS: Final = ReplicaSettings(threads=4, poll_ms=0, discover_ms=0, patience_s=0.0, collect_ms=1 << 40)
 
 
-class Desk:
+class FixedDocuments:
     """Compaction is enabled, nothing is paused."""
 
     def load_desired(self) -> DesiredReplication | None:
-        """See `link.Desk`."""
+        """See `ReplicaDocuments`."""
         return DesiredReplication()
 
     def load_enablement(self) -> Enablement:
-        """See `link.Desk`."""
+        """See `ReplicaDocuments`."""
         return ENABLED
 
 
@@ -176,7 +176,7 @@ class Bench:
 
     def _new_runner(self) -> Runner:
         link = Link("bench", REGISTRATION.hold_name, self.near_side, self.far_side)
-        return Runner(link, Desk(), SETTINGS, clock=SystemClock(), random=Random(2))
+        return Runner(link, FixedDocuments(), SETTINGS, clock=SystemClock(), random=Random(2))
 
     @property
     def near_side(self) -> Side:

@@ -17,6 +17,7 @@ ROOMS = (
     "keyfold/",
     "sink/keyfold_sink/",
     "compactor/keyfold_compactor/",
+    "replicator/keyfold_replicator/",
     "schemas/keyfold_schemas/",
     "demo/keyfold_demo/",
 )

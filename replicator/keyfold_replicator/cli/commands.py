@@ -230,12 +230,12 @@ def _warn(made: Registration, allowed: AllowedCredentials) -> None:
 
 def _admit(ctx: click.Context, asked: Registration, ours: Side, allowed: AllowedCredentials) -> Admission:
     """Check the replica of a registration that is not saved yet."""
-    from keyfold_replicator.cli.locations import book_of
+    from keyfold_replicator.cli.locations import enablement_store_of
     from keyfold_replicator.registry.admission import admit
 
     world = world_of(ctx)
     theirs = open_replica(ctx, asked, allowed)
-    enablement = book_of(ctx, theirs).load()
+    enablement = enablement_store_of(ctx, theirs).load()
     return admit(asked, ours, theirs, enablement, clock=world.clock, random=Random(world.random.getrandbits(64)))
 
 

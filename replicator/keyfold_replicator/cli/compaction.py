@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from keyfold.runtime.terminal import echo, echo_json
-from keyfold_replicator.cli.locations import PlaceType, book_of, open_one
+from keyfold_replicator.cli.locations import PlaceType, enablement_store_of, open_one
 
 if TYPE_CHECKING:
     from keyfold.replicas.documents import Enablement
@@ -71,10 +71,10 @@ def enable_compaction(
 
     _require_all(topics, replace_topics=replace_topics)
     side = open_one(ctx, place, name)
-    book = book_of(ctx, side)
-    found = book.load()
+    enablement_store = enablement_store_of(ctx, side)
+    found = enablement_store.load()
     for topic in topics or (ALL_TOPICS,):
-        found = book.enable(format_version or FORMAT, topic, is_only=replace_topics)
+        found = enablement_store.enable(format_version or FORMAT, topic, is_only=replace_topics)
     again = f"keyfold replica enable-compaction {place}{f' {name}' if name else ''}"
     _tell(found, side.url, () if topics else found.exceptions(), again, as_json=as_json)
 
@@ -98,11 +98,11 @@ def disable_compaction(
 
     _require_all(topics, replace_topics=replace_topics)
     side = open_one(ctx, place, name)
-    book = book_of(ctx, side)
-    found = book.load()
+    enablement_store = enablement_store_of(ctx, side)
+    found = enablement_store.load()
     for topic in topics or (ALL_TOPICS,):
         before = found.compaction.get(topic)
-        found = book.disable(before.format if before is not None else 0, topic, is_only=replace_topics)
+        found = enablement_store.disable(before.format if before is not None else 0, topic, is_only=replace_topics)
     again = f"keyfold replica disable-compaction {place}{f' {name}' if name else ''}"
     _tell(found, side.url, () if topics else found.exceptions(), again, as_json=as_json)
 

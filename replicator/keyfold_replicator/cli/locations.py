@@ -138,7 +138,7 @@ def registry_of(ctx: click.Context, source: Side) -> ReplicaRegistry:
     return ReplicaRegistry(source.store, source.topics_dir, world.clock, Random(world.random.getrandbits(64)))
 
 
-def book_of(ctx: click.Context, replica: Side) -> EnablementStore:
+def enablement_store_of(ctx: click.Context, replica: Side) -> EnablementStore:
     """Return the permissions in a replica's bucket."""
     from keyfold.replicas.registry import EnablementStore
 

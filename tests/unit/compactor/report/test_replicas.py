@@ -315,7 +315,7 @@ def test_a_replica_that_is_away_fails_the_run_and_not_the_cleaning() -> None:
     assert "`KEYFOLD_REPLICA_NOT_SET` is not set" in " ".join(report.replicas[0].lines)
 
 
-def test_what_was_carried_before_is_not_told_again_of_a_replica_that_cannot_be_begun_with() -> None:
+def test_what_was_copied_before_is_not_reported_again_of_a_replica_that_cannot_be_opened() -> None:
     clock = ManualClock()
     store, _ = memory_log([record(0, "a", "1")], clock=clock)
     register(store)
@@ -340,7 +340,7 @@ def test_both_ends_are_paced_by_the_one_rate_of_the_configuration() -> None:
     assert first is second is not None
 
 
-def test_nothing_is_carried_when_the_run_was_told_to_stop() -> None:
+def test_nothing_is_copied_when_the_run_was_told_to_stop() -> None:
     clock = ManualClock()
     store, _ = memory_log([record(0, "a", "1")], clock=clock)
     register(store)

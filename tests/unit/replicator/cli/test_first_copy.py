@@ -189,7 +189,7 @@ def test_a_forced_promotion_makes_no_log_of_a_part(keyfold: Keyfold) -> None:
 
 
 @pytest.mark.usefixtures("begun")
-def test_a_switch_over_carries_the_rest_first(keyfold: Keyfold) -> None:
+def test_a_switch_over_copies_the_rest_first(keyfold: Keyfold) -> None:
     before = read(keyfold.buckets, "log")
     keyfold("promote", SOURCE, "dr")
     assert read(keyfold.buckets, "dr") == before

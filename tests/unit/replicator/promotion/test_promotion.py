@@ -130,7 +130,7 @@ def test_no_role_is_changed_where_one_partition_cannot_be_promoted(keyfold: Keyf
     made.append(records("e=1", 5))
 
 
-def test_what_the_replica_has_not_begun_with_is_carried_first(keyfold: Keyfold, made: MadeLog) -> None:
+def test_what_the_replica_has_not_begun_with_is_copied_first(keyfold: Keyfold, made: MadeLog) -> None:
     del made
     made_log(keyfold.buckets, topic="orders")
     steps = {row["topic"]: row["step"] for row in keyfold.json("promote", SOURCE, "dr", "--dry-run")}

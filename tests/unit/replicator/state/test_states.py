@@ -130,15 +130,15 @@ def test_failures_count_up_and_a_success_forgets_them() -> None:
     assert good.last_success_ms == 1300
 
 
-def test_a_board_says_whether_anything_worth_writing_has_changed() -> None:
-    board = StateTable()
-    board.change(PLACE, lambda s: s.succeeded(now_ms=1, next_attempt_ms=2))
-    assert board.take_changes()
-    board.change(PLACE, lambda s: s.succeeded(now_ms=3, next_attempt_ms=4))
-    assert not board.take_changes()
-    assert board.state(PLACE).last_success_ms == 3
-    board.change(PLACE, lambda s: s.failed(failure_of(StoreUnavailable("k", "x"), "h"), now_ms=5, backoff_ms=1))
-    assert board.take_changes()
-    board.drop(PLACE)
-    assert board.take_changes()
-    assert board.states() == ()
+def test_a_state_table_says_whether_anything_worth_writing_has_changed() -> None:
+    table = StateTable()
+    table.change(PLACE, lambda s: s.succeeded(now_ms=1, next_attempt_ms=2))
+    assert table.take_changes()
+    table.change(PLACE, lambda s: s.succeeded(now_ms=3, next_attempt_ms=4))
+    assert not table.take_changes()
+    assert table.state(PLACE).last_success_ms == 3
+    table.change(PLACE, lambda s: s.failed(failure_of(StoreUnavailable("k", "x"), "h"), now_ms=5, backoff_ms=1))
+    assert table.take_changes()
+    table.drop(PLACE)
+    assert table.take_changes()
+    assert table.states() == ()
