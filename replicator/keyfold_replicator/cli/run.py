@@ -82,8 +82,8 @@ def run(
     registry = registry_of(ctx, ours)
     for name in names:
         registry.load(name)  # raises if the replica is not registered; the loop would wait for it
-    with _measuring(options, vitals) as watch:
-        replication = Replication(ours, context, names or options.replicas, observer=watch, vitals=vitals)
+    with _measuring(options, vitals) as observer:
+        replication = Replication(ours, context, names or options.replicas, observer=observer, vitals=vitals)
         if not once:
             replication.loop(stop)
             return
