@@ -12,7 +12,7 @@ from typing import Protocol
 from keyfold.errors import KeyfoldError
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.status import State, WorkerStatus
-from keyfold_sink.write.batch import TopicPartitionKey
+from keyfold_sink.topic_partition import TopicPartitionKey
 
 
 class NoSuchTask(KeyfoldError):

@@ -29,9 +29,10 @@ from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.runtime.clock import SystemClock
 from keyfold.store.memory import MemoryStore
+from keyfold_sink.config.options import GapPolicy
+from keyfold_sink.config.rolling import RollPolicy
 from keyfold_sink.group.assignment import Assigned
 from keyfold_sink.group.group import Group
-from keyfold_sink.kafka.source import GapPolicy
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.collector import SinkMetrics
 from keyfold_sink.metrics.meter import TaskMeter
@@ -44,7 +45,6 @@ from keyfold_sink.validate.record_validation import ErrorPolicy, Intake
 from keyfold_sink.write.memory_budget import InFlight
 from keyfold_sink.write.partition import PartitionWriter, Tools
 from keyfold_sink.write.partition_health import Health
-from keyfold_sink.write.rolling import RollPolicy
 from keyfold_sink.write.segment_upload import Retry
 from keyfold_sink.write.serial_queue import Lane
 from tests.support.fake_group import FakeConsumer, FakeSource

@@ -25,6 +25,7 @@ from keyfold_compactor.job import Job, RunSelection
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report.report import PartitionOutcome
 from keyfold_replicator.rounds import runner
+from keyfold_sink.config.rolling import RollPolicy
 from keyfold_sink.kafka.source import SourceFacts
 from keyfold_sink.status import PartitionStatus, State, TaskStatus, WorkerStatus
 from keyfold_sink.worker.desired_state import OrderBook, sink_folder
@@ -32,7 +33,6 @@ from keyfold_sink.worker.run import WorkerTimings
 from keyfold_sink.worker.worker_registry import RollCall
 from keyfold_sink.write.memory_budget import InFlight
 from keyfold_sink.write.partition import PartitionWriter, Tools
-from keyfold_sink.write.rolling import RollPolicy
 from keyfold_sink.write.segment_upload import Retry
 from keyfold_sink.write.serial_queue import Lane
 from tests.support import bill

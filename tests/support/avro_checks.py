@@ -12,10 +12,10 @@ from typing import Any
 from keyfold.log.record import RecordColumns
 from keyfold.runtime.clock import SystemClock
 from keyfold.store.memory import MemoryStore
+from keyfold_sink.config.registry_settings import RegistrySettings
 from keyfold_sink.validate.convert.api import Checks, Rejected, SchemasPending
 from keyfold_sink.validate.convert.checks import checks_of
 from keyfold_sink.validate.convert.registry_api import Registry
-from keyfold_sink.validate.convert.registry_settings import RegistrySettings
 from keyfold_sink.validate.convert.schemas import SchemaTimings
 from tests.support.columns import batch
 

@@ -15,7 +15,7 @@ from keyfold_sink.rest.server import Server, serve
 from keyfold_sink.rest.sockets import listening
 from keyfold_sink.service import NoSuchTask, NotStopped, OffsetRefused
 from keyfold_sink.status import PartitionStatus, State, TaskStatus, WorkerStatus
-from keyfold_sink.write.batch import TopicPartitionKey
+from keyfold_sink.topic_partition import TopicPartitionKey
 
 NOW_MS = 1_700_000_000_000
 CONFIG = {

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from keyfold_sink.status import PartitionStatus, State, TaskStatus, dump
 from keyfold_sink.task.commands import Order
-from keyfold_sink.wire import decode_order, lines
+from keyfold_sink.worker.wire import decode_order, lines
 
 
 @dataclass(eq=False)

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from keyfold.runtime.clock import SystemClock
 from keyfold.store.memory import MemoryStore
+from keyfold_sink.config.memory_plan import plan_memory
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.kafka.cluster import AdminSource
 from keyfold_sink.kafka.consumer import admin_config, open_consumer
@@ -20,7 +21,6 @@ from keyfold_sink.task.commands import Order, TaskOrders
 from keyfold_sink.task.report import Voice
 from keyfold_sink.task.sink_task import SinkTask
 from keyfold_sink.task.timings import TaskTimings
-from keyfold_sink.write import memory_budget
 from tests.support.fake_group import Key
 from tests.support.proof import read_segments, wait_for
 
@@ -52,7 +52,7 @@ class LiveTask:
         self.statuses: list[TaskStatus] = []
         self.error: BaseException | None = None
         clock = SystemClock()
-        plan = memory_budget.plan(options.buffer_memory)
+        plan = plan_memory(options.buffer_memory)
         self.task = SinkTask(
             options,
             store=store,

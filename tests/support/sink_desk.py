@@ -21,6 +21,7 @@ from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import ObjectStore
 from keyfold.store.memory import MemoryStore
+from keyfold_sink.config.rolling import RollPolicy, RollReason
 from keyfold_sink.group.assignment import Assigned, PauseReason
 from keyfold_sink.kafka.source import SourceFacts
 from keyfold_sink.metrics.meter import TaskMeter
@@ -32,7 +33,6 @@ from keyfold_sink.validate.record_validation import ErrorPolicy, Intake
 from keyfold_sink.write.memory_budget import InFlight
 from keyfold_sink.write.partition import Committed, PartitionWriter, Tools
 from keyfold_sink.write.partition_health import Health
-from keyfold_sink.write.rolling import RollPolicy, RollReason
 from keyfold_sink.write.segment_upload import Retry
 from keyfold_sink.write.serial_queue import Lane
 

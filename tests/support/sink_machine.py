@@ -21,6 +21,7 @@ from keyfold.log.partition_log import PartitionLog
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.config.options import SinkOptions
+from keyfold_sink.config.rolling import RollPolicy, RollReason
 from keyfold_sink.kafka.cluster import AdminSource
 from keyfold_sink.status import State, TaskStatus
 from keyfold_sink.task import sink_task as worker
@@ -30,7 +31,6 @@ from keyfold_sink.task.sink_task import SinkTask
 from keyfold_sink.write.batch import columns
 from keyfold_sink.write.memory_budget import InFlight
 from keyfold_sink.write.partition import PartitionWriter, Tools
-from keyfold_sink.write.rolling import RollPolicy, RollReason
 from keyfold_sink.write.segment_upload import Retry
 from keyfold_sink.write.serial_queue import Lane
 from tests.support.fake_group import FakeConsumer, FakeSource, Key

@@ -13,8 +13,8 @@ from typing import Final, Literal
 
 from keyfold.config.options import Flag, Millis, Names, Options, Overrides, Port, SecretStr, option
 from keyfold.errors import ConfigError
-from keyfold_sink.rest.addresses import DEFAULT_LISTENER, parse_listeners, require_token
-from keyfold_sink.validate.convert.settings import parse_converter, parse_header_converter
+from keyfold_sink.config.converter_settings import parse_converter, parse_header_converter
+from keyfold_sink.config.listeners import DEFAULT_LISTENER, parse_listeners, require_token
 
 CONVERTERS: Final = ("bytes", "string", "json", "avro")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from enum import Enum
 from functools import partial
 from typing import Final
 
@@ -20,6 +21,7 @@ from keyfold.log.names import is_topic_name
 from keyfold.store.location import configured_location
 from keyfold.store.s3 import S3Location
 from keyfold_sink.config.aliases import rewrite
+from keyfold_sink.config.memory_plan import MIN_BUFFER_MEMORY
 from keyfold_sink.config.option_groups import (
     ConnectOptions,
     ConverterOptions,
@@ -29,14 +31,19 @@ from keyfold_sink.config.option_groups import (
     TaskOptions,
 )
 from keyfold_sink.config.option_kafka import KafkaOptions
-from keyfold_sink.kafka.source import GapPolicy
-from keyfold_sink.write.memory_budget import MIN_BUFFER_MEMORY
-from keyfold_sink.write.rolling import RollPolicy
+from keyfold_sink.config.rolling import RollPolicy
 
 # A request that hangs delays a shutdown by this time.
 _STORE_TIMEOUT_S: Final = 30
 
 _log = partial(option, group="Log")
+
+
+class GapPolicy(Enum):
+    """What to do if the source no longer has records that the log lacks."""
+
+    FAIL = "fail"
+    RECORD = "record"
 
 
 class LogOptions(StoreOptions):

@@ -35,10 +35,10 @@ from keyfold.log.partition_log import PartitionLog, Pinned, SinkSession
 from keyfold.log.record import NO_LEADER_EPOCH
 from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import Moment
+from keyfold_sink.config.options import GapPolicy
 from keyfold_sink.kafka.source import (
     ASKED_REASON,
     SKIPPED,
-    GapPolicy,
     Resumed,
     Source,
     SourceFacts,
@@ -48,7 +48,7 @@ from keyfold_sink.kafka.source import (
     resumed,
 )
 from keyfold_sink.status import UNKNOWN
-from keyfold_sink.write.batch import TopicPartitionKey
+from keyfold_sink.topic_partition import TopicPartitionKey
 from keyfold_sink.write.partition import PartitionWriter
 from keyfold_sink.write.partition_health import Health
 from keyfold_sink.write.segment_upload import Retry

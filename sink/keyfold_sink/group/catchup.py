@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from keyfold.errors import KeyfoldError
-from keyfold_sink.write.batch import TopicPartitionKey
+from keyfold_sink.topic_partition import TopicPartitionKey
 
 _NAMED: Final = 10
 

@@ -21,7 +21,7 @@ from keyfold_sink.group.assignment import Assigned, PauseReason
 from keyfold_sink.kafka.client import GroupConsumer
 from keyfold_sink.kafka.source import Resumed, was_away
 from keyfold_sink.status import UNKNOWN
-from keyfold_sink.write.batch import TopicPartitionKey
+from keyfold_sink.topic_partition import TopicPartitionKey
 
 
 class Fetching:

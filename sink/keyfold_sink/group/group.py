@@ -25,6 +25,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from keyfold.errors import Fenced, KeyfoldError
 from keyfold.log.partition_log import PartitionLog
 from keyfold.runtime.clock import Clock
+from keyfold_sink.config.rolling import RollReason
 from keyfold_sink.group.assignment import Assigned, Claimed, Claims, Loaded, Stage, Stopped, set_back_s
 from keyfold_sink.group.client_errors import Troubles
 from keyfold_sink.group.error_scope import PositionLost, Verdict, set_back_cause, verdict
@@ -35,10 +36,9 @@ from keyfold_sink.kafka.client import GroupConsumer
 from keyfold_sink.kafka.cluster import GONE
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.meter import TaskMeter
-from keyfold_sink.write.batch import TopicPartitionKey
+from keyfold_sink.topic_partition import TopicPartitionKey
 from keyfold_sink.write.partition import Committed, PartitionWriter
 from keyfold_sink.write.partition_health import Health
-from keyfold_sink.write.rolling import RollReason
 from keyfold_sink.write.segment_upload import LOOK_AGAIN_S, Retry
 from keyfold_sink.write.serial_queue import Lane
 

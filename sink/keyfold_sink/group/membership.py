@@ -17,7 +17,7 @@ from keyfold.runtime.clock import Clock
 from keyfold_sink.group.assignment import Assigned, Claims, Stage, Stopped
 from keyfold_sink.kafka.cluster import FORBIDDEN, GONE
 from keyfold_sink.kafka.source import SourceForbidden, TopicForbidden
-from keyfold_sink.write.batch import TopicPartitionKey
+from keyfold_sink.topic_partition import TopicPartitionKey
 
 _CONFIRM_AGAIN_S: Final = 10.0
 _REFUSED_AGAIN_S: Final = 0.5

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from keyfold_sink.kafka.client import GroupConsumer
 from keyfold_sink.metrics.meter import TaskMeter
-from keyfold_sink.write.batch import TopicPartitionKey
+from keyfold_sink.topic_partition import TopicPartitionKey
 
 # Commits without an answer must not take ever more memory.
 _AWAITED_MAX: Final = 64

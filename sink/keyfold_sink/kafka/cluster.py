@@ -31,7 +31,7 @@ from keyfold_sink.kafka.source import (
     TopicForbidden,
     TopicGone,
 )
-from keyfold_sink.write.batch import TopicPartitionKey
+from keyfold_sink.topic_partition import TopicPartitionKey
 
 T = TypeVar("T")
 

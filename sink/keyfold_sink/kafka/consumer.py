@@ -9,11 +9,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from keyfold.errors import ConfigError
 from keyfold_sink.config.client_checks import client_refusal
+from keyfold_sink.config.memory_plan import MemoryPlan
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.kafka.client import GroupConsumer
 from keyfold_sink.kafka.contact import QUIET, Contact
 from keyfold_sink.kafka.source import SourceForbidden
-from keyfold_sink.write.memory_budget import MemoryPlan
 
 # With librdkafka's default of a second, the sink is idle after its queue was full for a moment.
 _FETCH_BACKOFF_MS: Final = 5

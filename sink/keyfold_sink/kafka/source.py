@@ -19,11 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final, Protocol
 
 from keyfold.errors import KeyfoldError, SourceError
 from keyfold.log.manifest import Gap, Manifest
+from keyfold_sink.config.options import GapPolicy
 
 FOLLOWED_SETTINGS: Final = (
     "cleanup.policy",
@@ -37,13 +37,6 @@ ASKED_REASON: Final = "skipped because it was asked for: the sink's offset was a
 SKIPPED: Final = "skipped: "
 """Prefix of a gap's reason if its records have failed their validation; the cause follows."""
 TOMBSTONES_REASON: Final = "tombstones may have been removed at the source before they were read"
-
-
-class GapPolicy(Enum):
-    """What to do if the source no longer has records that the log lacks."""
-
-    FAIL = "fail"
-    RECORD = "record"
 
 
 class SourceUnavailable(KeyfoldError):

@@ -23,11 +23,11 @@ from typing import Final
 from keyfold.log.manifest import SegmentEntry
 from keyfold.metrics.metric import Metric
 from keyfold.runtime.clock import Clock
+from keyfold_sink.config.rolling import RollReason
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.definitions import TASK
 from keyfold_sink.metrics.names import METRICS, ROLL_REASONS, SECONDS_BOUNDS, SET_BACK_CAUSES
 from keyfold_sink.metrics.recent import Recent
-from keyfold_sink.write.rolling import RollReason
 
 BAR: Final = "|"
 _COUNTS: Final = tuple(m for m in METRICS if m.subject == TASK and m.adds_up)

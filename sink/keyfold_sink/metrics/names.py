@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Final
 
 from keyfold.metrics.metric import Metric
+from keyfold_sink.config.rolling import RollReason
 from keyfold_sink.metrics import definitions as of
 from keyfold_sink.metrics.definitions import (
     counter,
@@ -27,7 +28,6 @@ from keyfold_sink.metrics.definitions import (
     of_task,
     of_worker,
 )
-from keyfold_sink.write.rolling import RollReason
 
 PARTITIONS_SHOWN: Final = 10
 """Per-partition metrics are limited to this number of partitions, the worst ones first, unless all are requested."""

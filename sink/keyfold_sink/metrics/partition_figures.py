@@ -14,7 +14,7 @@ from keyfold.metrics.metric import Metric, Sample
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.names import PARTITIONS_SHOWN
 from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus
-from keyfold_sink.write.batch import TopicPartitionKey
+from keyfold_sink.topic_partition import TopicPartitionKey
 
 Figures = Mapping[TopicPartitionKey, float]
 

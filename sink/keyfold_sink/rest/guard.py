@@ -30,8 +30,8 @@ from urllib.parse import quote, unquote, urlsplit
 from fastapi import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from keyfold_sink.config.listeners import is_loopback
 from keyfold_sink.rest import errors
-from keyfold_sink.rest.addresses import is_loopback
 from keyfold_sink.rest.health import OPEN_PATHS
 from keyfold_sink.rest.wake_detector import Pulse
 

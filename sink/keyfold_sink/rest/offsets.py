@@ -16,7 +16,7 @@ from keyfold_sink.rest import errors, shapes, views
 from keyfold_sink.rest.backend import JSON_BODY, Behind, Connector
 from keyfold_sink.service import NotStopped
 from keyfold_sink.status import State
-from keyfold_sink.write.batch import TopicPartitionKey
+from keyfold_sink.topic_partition import TopicPartitionKey
 
 router = APIRouter(prefix="/connectors", tags=["offsets"])
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from keyfold.errors import ConfigError
+from keyfold_sink.config.listeners import KEY, Listener, host_in_url, is_loopback, parse_listeners
 from keyfold_sink.config.options import SinkOptions
-from keyfold_sink.rest.addresses import KEY, Listener, host_in_url, is_loopback, parse_listeners
 
 _BACKLOG: Final = 128
 

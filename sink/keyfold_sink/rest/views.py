@@ -13,7 +13,7 @@ from typing import Final
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.rest import shapes
 from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus, WorkerStatus, standstill
-from keyfold_sink.write.batch import TopicPartitionKey
+from keyfold_sink.topic_partition import TopicPartitionKey
 
 # A task reports every second, except while it flushes revoked partitions.
 _SILENCE_MS: Final = 15_000

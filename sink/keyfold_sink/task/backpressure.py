@@ -13,12 +13,12 @@ from typing import Final
 
 import structlog
 
+from keyfold_sink.config.rolling import RollReason
 from keyfold_sink.group.assignment import Assigned, PauseReason
 from keyfold_sink.group.group import Group
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.meter import TaskMeter
 from keyfold_sink.write import memory_budget
-from keyfold_sink.write.rolling import RollReason
 
 _BRAKE_WAIT_S: Final = 1.0
 

@@ -17,12 +17,12 @@ import structlog
 from keyfold.errors import LogNotFound
 from keyfold.log.partition_log import PartitionLog
 from keyfold.runtime.clock import Clock
+from keyfold_sink.config.rolling import RollReason
 from keyfold_sink.group.catchup import CatchUp, HeldUp, still_open
 from keyfold_sink.group.group import Group
 from keyfold_sink.kafka.cluster import AdminSource
 from keyfold_sink.task.background import Background, Timers
-from keyfold_sink.write.batch import TopicPartitionKey
-from keyfold_sink.write.rolling import RollReason
+from keyfold_sink.topic_partition import TopicPartitionKey
 
 _ELSEWHERE_INTERVAL_S: Final = 1.0
 _STABLE_INTERVAL_S: Final = 1.0

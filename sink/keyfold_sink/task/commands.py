@@ -17,7 +17,7 @@ from enum import StrEnum
 
 
 class Order(StrEnum):
-    """The orders, spelt as on the wire (`keyfold_sink.wire`)."""
+    """The orders, spelt as on the wire (`keyfold_sink.worker.wire`)."""
 
     PAUSE = "pause"
     RESUME = "resume"

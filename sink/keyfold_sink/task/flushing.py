@@ -11,9 +11,9 @@ from typing import Final
 
 from keyfold.errors import Fenced, OffsetMoved
 from keyfold.runtime.clock import Clock
+from keyfold_sink.config.rolling import RollReason
 from keyfold_sink.group.assignment import Assigned
 from keyfold_sink.group.error_scope import PositionLost
-from keyfold_sink.write.rolling import RollReason
 from keyfold_sink.write.serial_queue import Lane
 
 _NAMED: Final = 3

@@ -15,10 +15,11 @@ from confluent_kafka import KafkaError, Message
 
 from keyfold.errors import KeyfoldError, SourceError
 from keyfold.log.record import RecordColumns
+from keyfold_sink.config.options import GapPolicy
 from keyfold_sink.group.assignment import Assigned, require_same_branch
 from keyfold_sink.group.group import Group
 from keyfold_sink.kafka.cluster import FORBIDDEN, GONE
-from keyfold_sink.kafka.source import GapPolicy, SourceForbidden, TopicForbidden, tombstone_gap, tombstones_at_risk
+from keyfold_sink.kafka.source import SourceForbidden, TopicForbidden, tombstone_gap, tombstones_at_risk
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.meter import TaskMeter
 from keyfold_sink.validate.record_validation import Intake

@@ -16,7 +16,7 @@ from keyfold_sink.group.assignment import Assigned, PauseReason, Stage
 from keyfold_sink.group.group import Group
 from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus
 from keyfold_sink.task.timings import REPORT_INTERVAL_S
-from keyfold_sink.write.batch import TopicPartitionKey
+from keyfold_sink.topic_partition import TopicPartitionKey
 
 _NAMED_FAILURES: Final = 10
 

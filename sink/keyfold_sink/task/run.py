@@ -18,6 +18,7 @@ from keyfold.errors import KeyfoldError
 from keyfold.runtime.clock import Clock
 from keyfold.store.location import open_store
 from keyfold.store.probe import PATIENCE_IN_A_LOOP_S, probe
+from keyfold_sink.config.memory_plan import plan_memory
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.group.catchup import CatchUp
 from keyfold_sink.kafka.cluster import AdminSource
@@ -35,7 +36,6 @@ from keyfold_sink.validate.convert.checks import checks_of, confluent_registry
 from keyfold_sink.validate.convert.metered_registry import MeteredRegistry
 from keyfold_sink.validate.producer import ensure_topic, open_producer
 from keyfold_sink.validate.rejection import sends_letters
-from keyfold_sink.write import memory_budget
 from keyfold_sink.write.credential_renewal import RenewingStore, location_now
 from keyfold_sink.write.partition import Committed
 
@@ -107,7 +107,7 @@ def _run(
         if sends_letters(options):
             persist(lambda: _ensure_letter_topic(options, Contact(clock)))
         catch_up = persist(lambda: _targets(options, source)) if catch_up_timeout_s is not None else None
-        plan = memory_budget.plan(options.buffer_memory)
+        plan = plan_memory(options.buffer_memory)
         task = SinkTask(
             options,
             store=store,

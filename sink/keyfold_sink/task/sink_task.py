@@ -25,7 +25,9 @@ from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.runtime.clock import Clock
 from keyfold.store.api import ObjectStore
+from keyfold_sink.config.memory_plan import plan_memory
 from keyfold_sink.config.options import SinkOptions
+from keyfold_sink.config.rolling import RollReason
 from keyfold_sink.group.assignment import Assigned, Claimed, Claims, PauseReason
 from keyfold_sink.group.catchup import CatchUp
 from keyfold_sink.group.group import Event, Group
@@ -44,14 +46,13 @@ from keyfold_sink.task.gauges import Gauges
 from keyfold_sink.task.reading import Reading
 from keyfold_sink.task.report import Report, Voice
 from keyfold_sink.task.timings import TaskTimings
+from keyfold_sink.topic_partition import TopicPartitionKey
 from keyfold_sink.validate.convert.api import Checks
 from keyfold_sink.validate.dead_letter_topic import OpenProducer
 from keyfold_sink.validate.rejection import open_intake
 from keyfold_sink.write import memory_budget
-from keyfold_sink.write.batch import TopicPartitionKey
 from keyfold_sink.write.io_pool import Senders
 from keyfold_sink.write.partition import Committed, PartitionWriter, Tools
-from keyfold_sink.write.rolling import RollReason
 
 OpenConsumer = Callable[[Callable[[Any, Any], None], Callable[[Any], None]], GroupConsumer]
 """Open a consumer, given the callbacks for answers to commits and for the client's errors."""
@@ -110,7 +111,7 @@ class SinkTask:
         self._clock = clock
         self._random = random
         self._orders = orders
-        self._plan = memory_budget.plan(options.buffer_memory)
+        self._plan = plan_memory(options.buffer_memory)
         self._in_flight = memory_budget.InFlight()
         meter = meter or TaskMeter(clock)
         self._inbox: SimpleQueue[Event] = SimpleQueue()

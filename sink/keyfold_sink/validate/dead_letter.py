@@ -13,8 +13,8 @@ from typing import Final
 
 from keyfold.errors import LogError
 from keyfold.log.record import Header
+from keyfold_sink.topic_partition import TopicPartitionKey
 from keyfold_sink.validate.convert.api import Stage
-from keyfold_sink.write.batch import TopicPartitionKey
 
 PREFIX: Final = "__connect.errors."
 EXCEPTION: Final = "org.apache.kafka.connect.errors.DataException"

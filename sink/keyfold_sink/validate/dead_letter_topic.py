@@ -25,9 +25,9 @@ from keyfold.errors import LogError
 from keyfold.runtime.clock import Clock
 from keyfold_sink.kafka.cluster import FORBIDDEN
 from keyfold_sink.kafka.contact import Contact, why_refused
+from keyfold_sink.topic_partition import TopicPartitionKey
 from keyfold_sink.validate.dead_letter import Letter
 from keyfold_sink.validate.error_counts import ErrorCounts
-from keyfold_sink.write.batch import TopicPartitionKey
 from keyfold_sink.write.memory_budget import InFlight
 from keyfold_sink.write.skips import LettersPending
 

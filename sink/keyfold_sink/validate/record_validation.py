@@ -29,10 +29,11 @@ from keyfold.log.record import RecordColumns
 from keyfold.runtime.clock import Clock
 from keyfold_sink.group.assignment import Assigned, PauseReason
 from keyfold_sink.kafka.source import SKIPPED
+from keyfold_sink.topic_partition import TopicPartitionKey
 from keyfold_sink.validate.convert.api import Checks, Rejected, SchemasPending, Stage
 from keyfold_sink.validate.dead_letter import Failure, Letter, RejectedRecord, Sender, letter
 from keyfold_sink.validate.error_counts import ErrorCounts
-from keyfold_sink.write.batch import UNREADABLE_HEADERS, TopicPartitionKey, UnreadableHeaders, columns, cut, without
+from keyfold_sink.write.batch import UNREADABLE_HEADERS, UnreadableHeaders, columns, cut, without
 from keyfold_sink.write.skips import Delivery
 
 # A registry usually answers within a moment, and a pause discards what the client has already fetched.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from keyfold.runtime.clock import Clock
+from keyfold_sink.config.memory_plan import plan_memory
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.group.group import Group
 from keyfold_sink.metrics.meter import TaskMeter
@@ -13,7 +14,6 @@ from keyfold_sink.validate.dead_letter import Sender
 from keyfold_sink.validate.dead_letter_topic import DeadLetters, OpenProducer
 from keyfold_sink.validate.error_counts import ErrorCounts
 from keyfold_sink.validate.record_validation import ErrorPolicy, Intake
-from keyfold_sink.write import memory_budget
 from keyfold_sink.write.memory_budget import InFlight
 
 # Dead letters in flight, which the client copies once, may take this fraction of the segments' memory.
@@ -43,7 +43,7 @@ def open_intake(
         letters = DeadLetters(
             options.dead_letter_topic,
             open_producer,
-            limit_bytes=memory_budget.plan(options.buffer_memory).segments_bytes // _LETTERS_SHARE,
+            limit_bytes=plan_memory(options.buffer_memory).segments_bytes // _LETTERS_SHARE,
             in_flight=in_flight,
             counts=counts,
             clock=clock,

@@ -23,7 +23,7 @@ from keyfold.runtime.clock import Clock
 from keyfold.store.api import ObjectStore
 from keyfold_sink.kafka.source import ASKED_REASON, SourceFacts, TopicGone, check_identity
 from keyfold_sink.service import NotStopped, OffsetRefused
-from keyfold_sink.write.batch import TopicPartitionKey
+from keyfold_sink.topic_partition import TopicPartitionKey
 
 T = TypeVar("T")
 

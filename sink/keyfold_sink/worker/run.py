@@ -35,6 +35,7 @@ from keyfold_sink.metrics.collector import SinkMetrics, own_port
 from keyfold_sink.progress import Progress
 from keyfold_sink.rest.sockets import Sockets, listening, worker_id
 from keyfold_sink.status import UNKNOWN, State, TaskStatus
+from keyfold_sink.topic_partition import TopicPartitionKey
 from keyfold_sink.worker.desired_state import OrderBook, sink_folder
 from keyfold_sink.worker.log_end_offsets import Ends
 from keyfold_sink.worker.sink_service import SinkService
@@ -42,7 +43,6 @@ from keyfold_sink.worker.spawn import TaskProcess, first_line, task_command
 from keyfold_sink.worker.supervisor import Supervisor
 from keyfold_sink.worker.task_process import STOP_SLACK_S, Limits, Process
 from keyfold_sink.worker.worker_registry import RollCall, leave_quietly
-from keyfold_sink.write.batch import TopicPartitionKey
 from keyfold_sink.write.credential_renewal import RenewingStore, location_now
 
 

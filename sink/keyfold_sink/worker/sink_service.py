@@ -21,11 +21,11 @@ from keyfold.runtime.clock import Clock
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.service import NoSuchTask, NotStopped, OffsetRefused
 from keyfold_sink.status import UNKNOWN, State, TaskStatus, WorkerStatus, standstill
+from keyfold_sink.topic_partition import TopicPartitionKey
 from keyfold_sink.worker import desired_state
 from keyfold_sink.worker.desired_state import Change, OrderBook, Orders, Scope
 from keyfold_sink.worker.log_end_offsets import Ends
 from keyfold_sink.worker.worker_registry import RollCall
-from keyfold_sink.write.batch import TopicPartitionKey
 
 _ANSWER_S: Final = 2.0
 _ASK_AGAIN_S: Final = 15.0

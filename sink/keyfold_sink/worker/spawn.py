@@ -1,4 +1,4 @@
-"""A task as a process of this program, with the two pipes of `keyfold_sink.wire`.
+"""A task as a process of this program, with the two pipes of `keyfold_sink.worker.wire`.
 
 The supervisor sends the configuration, as it was when the worker began, in the first line of the task's stdin. So a
 restarted task has the configuration of the other tasks, even if the file was changed while the worker runs.

@@ -24,9 +24,9 @@ from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.task.commands import TaskOrders
 from keyfold_sink.task.report import Voice
 from keyfold_sink.task.run import run_task
-from keyfold_sink.wire import Reporter, follow_orders
 from keyfold_sink.worker.spawn import read_first_line
 from keyfold_sink.worker.task_process import STOP_SLACK_S
+from keyfold_sink.worker.wire import Reporter, follow_orders
 
 DEFECT: Final = 70
 _ORDERS_FD: Final = 0

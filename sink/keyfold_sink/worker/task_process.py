@@ -27,7 +27,7 @@ from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import Clock
 from keyfold_sink.status import UNKNOWN, State, TaskStatus, load_task
 from keyfold_sink.task.commands import Order
-from keyfold_sink.wire import encode_level, encode_order
+from keyfold_sink.worker.wire import encode_level, encode_order
 
 STOP_SLACK_S: Final = 15.0
 """Extra time to stop, beyond the time to flush: until the task notices the order, and to leave its group."""

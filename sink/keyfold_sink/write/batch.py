@@ -21,8 +21,7 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
 from keyfold.errors import SourceError
 from keyfold.log.record import NO_LEADER_EPOCH, Header, RecordColumns
-
-TopicPartitionKey = tuple[str, int]
+from keyfold_sink.topic_partition import TopicPartitionKey
 
 NO_TIMESTAMP_MS: Final = -1
 UNREADABLE_HEADERS: Final = "a header whose name is not UTF-8, which the Kafka client cannot return"

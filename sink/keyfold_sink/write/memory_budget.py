@@ -1,13 +1,9 @@
-"""One memory budget for all partitions of a task, the Kafka client's own queue included.
+"""One memory budget for the segments of all partitions of a task.
 
-`buffer.memory` is divided once:
+The limit is the share of `buffer.memory` that `keyfold_sink.config.memory_plan` leaves for segments.
 
-    an eighth     fetched records that wait in the client (the payload; as much again for its bookkeeping)
-    an eighth     the batch of Python objects that the client has returned
-    the rest      segments that are being filled, and finished ones in flight to the store
-
-When open segments fill more than half of the rest, the largest are finished and uploaded. If the store is slow, and
-open segments and those in flight reach the whole rest, reading pauses until they have shrunk to four fifths of it. A
+When open segments fill more than half of the limit, the largest are finished and uploaded. If the store is slow, and
+open segments and those in flight reach the limit, reading pauses until they have shrunk to four fifths of it. A
 partition with more bytes in flight than are still free is slow by itself. Only that partition is paused then, and its
 bytes no longer count against the others.
 """
@@ -16,50 +12,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
-MIN_BUFFER_MEMORY: Final = 16 * 1024 * 1024
-LARGEST_BATCH: Final = 10_000
-
-# The overhead of one record in the client and in Python (an op, a Message with its objects).
-_RECORD_OVERHEAD_BYTES: Final = 600
-_LARGEST_QUEUE_BYTES: Final = 64 * 1024 * 1024
-_SMALLEST_FETCH_BYTES: Final = 1024 * 1024
 _SMALLEST_SHARE: Final = 16
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryPlan:
-    """The division of `buffer.memory`, in bytes except for the counts of records."""
-
-    queue_bytes: int
-    queue_records: int
-    fetch_bytes: int
-    batch_bytes: int
-    segments_bytes: int
-
-    def batch_records(self, mean_record_bytes: float) -> int:
-        """Return how many records of about this size to request from the client at once."""
-        wanted = int(self.batch_bytes / (max(mean_record_bytes, 0.0) + _RECORD_OVERHEAD_BYTES))
-        return max(1, min(LARGEST_BATCH, wanted))
-
-
-def plan(buffer_memory: int) -> MemoryPlan:
-    """Divide `buffer_memory` bytes."""
-    eighth = buffer_memory // 8
-    queue_bytes = min(eighth, _LARGEST_QUEUE_BYTES)
-    fetch_bytes = max(_SMALLEST_FETCH_BYTES, queue_bytes // 4)
-    taken = queue_bytes * 2 + fetch_bytes + eighth
-    return MemoryPlan(
-        queue_bytes=queue_bytes,
-        queue_records=max(1000, min(100_000, queue_bytes // _RECORD_OVERHEAD_BYTES)),
-        fetch_bytes=fetch_bytes,
-        batch_bytes=eighth,
-        segments_bytes=max(buffer_memory - taken, buffer_memory // 4),
-    )
 
 
 def reserve(large_record_bytes: float, limit_bytes: int) -> int:

@@ -27,12 +27,13 @@ from keyfold.log.record import RecordColumns
 from keyfold.log.segment import SegmentWriter
 from keyfold.runtime.clock import Clock, SystemClock
 from keyfold.store.api import ObjectStore
+from keyfold_sink.config.rolling import Fill, RollPolicy, RollReason
 from keyfold_sink.kafka.source import Source, SourceForbidden, TopicGone, check_identity
 from keyfold_sink.metrics.meter import TaskMeter
 from keyfold_sink.status import UNKNOWN
-from keyfold_sink.write.batch import TopicPartitionKey, cut
+from keyfold_sink.topic_partition import TopicPartitionKey
+from keyfold_sink.write.batch import cut
 from keyfold_sink.write.memory_budget import InFlight
-from keyfold_sink.write.rolling import Fill, RollPolicy, RollReason
 from keyfold_sink.write.segment_upload import PART_BYTES, Retry, SegmentSender
 from keyfold_sink.write.serial_queue import Lane
 from keyfold_sink.write.skips import Delivery, Skips

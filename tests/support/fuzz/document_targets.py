@@ -42,8 +42,8 @@ from keyfold_replicator.state.states import PartitionState, SyncState
 from keyfold_replicator.status.status_report import StatusReport, report_document, report_of
 from keyfold_sink.status import WorkerStatus, dump, load_task, load_worker, standstill
 from keyfold_sink.task.commands import Order
-from keyfold_sink.wire import decode_order, encode_order
 from keyfold_sink.worker.desired_state import Orders, OrdersUnreadable, Restart, Scope, decode, encode
+from keyfold_sink.worker.wire import decode_order, encode_order
 from tests.support.fake_service import task, worker
 from tests.support.fuzz.mutate import any_bytes, json_document, pack, parts_by, text_line, unpack
 from tests.support.fuzz.target import Target
@@ -284,8 +284,8 @@ DOCUMENT_TARGETS: Final = (
     Target("orders", orders_seeds, decode_orders, ("keyfold_sink.worker.desired_state",), _JSON, (OrdersUnreadable,)),
     Target("worker-status", lambda: [dump(worker()), dump(task(0))], decode_status, ("keyfold_sink.status",),
            _JSON, ()),
-    Target("task-line", lambda: [encode_order(order) for order in Order], decode_line, ("keyfold_sink.wire",), _JSON,
-           (ValueError,)),
+    Target("task-line", lambda: [encode_order(order) for order in Order], decode_line,
+           ("keyfold_sink.worker.wire",), _JSON, (ValueError,)),
     Target("restore-plan", _plan, decode_plan, ("keyfold.restore.journal",), _JSON),
     Target("restore-window", window_seeds, decode_window, ("keyfold.restore.window",),
            (parts_by(json_document, any_bytes),), (WindowDamaged,)),

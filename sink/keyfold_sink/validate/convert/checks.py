@@ -17,16 +17,7 @@ from keyfold.errors import ConfigError
 from keyfold.log.record import RecordColumns
 from keyfold.runtime.clock import Clock
 from keyfold.store.api import ObjectStore
-from keyfold_sink.validate.convert.api import Checks, Rejected, SchemasPending, Stage
-from keyfold_sink.validate.convert.avro_check import KEY_HEADER, VALUE_HEADER, AvroCheck
-from keyfold_sink.validate.convert.columns import BatchId, ColumnCheck, Failure, Headers, NumberCheck, TextCheck
-from keyfold_sink.validate.convert.connect_schema import Fit, SchemaInvalid, compile_fit
-from keyfold_sink.validate.convert.json_check import EnvelopeCheck, JsonCheck, NotJson, OneSchemaCheck, parse
-from keyfold_sink.validate.convert.kept import KeptSchemas
-from keyfold_sink.validate.convert.registry_api import Registry
-from keyfold_sink.validate.convert.registry_settings import RegistrySettings
-from keyfold_sink.validate.convert.schemas import Schemas, SchemaTimings, persistence
-from keyfold_sink.validate.convert.settings import (
+from keyfold_sink.config.converter_settings import (
     AvroConverter,
     Converter,
     JsonConverter,
@@ -35,6 +26,15 @@ from keyfold_sink.validate.convert.settings import (
     parse_converter,
     parse_header_converter,
 )
+from keyfold_sink.config.registry_settings import RegistrySettings
+from keyfold_sink.validate.convert.api import Checks, Rejected, SchemasPending, Stage
+from keyfold_sink.validate.convert.avro_check import KEY_HEADER, VALUE_HEADER, AvroCheck
+from keyfold_sink.validate.convert.columns import BatchId, ColumnCheck, Failure, Headers, NumberCheck, TextCheck
+from keyfold_sink.validate.convert.connect_schema import Fit, SchemaInvalid, compile_fit
+from keyfold_sink.validate.convert.json_check import EnvelopeCheck, JsonCheck, NotJson, OneSchemaCheck, parse
+from keyfold_sink.validate.convert.kept import KeptSchemas
+from keyfold_sink.validate.convert.registry_api import Registry
+from keyfold_sink.validate.convert.schemas import Schemas, SchemaTimings, persistence
 
 _KEYS: Final = {Stage.KEY_CONVERTER: "key.converter", Stage.VALUE_CONVERTER: "value.converter"}
 

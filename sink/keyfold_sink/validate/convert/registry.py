@@ -12,6 +12,7 @@ from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistry
 from confluent_kafka.schema_registry.error import OAuthTokenError
 
 from keyfold.errors import ConfigError, KeyfoldError
+from keyfold_sink.config.registry_settings import RegistrySettings
 from keyfold_sink.validate.convert.registry_api import (
     AVRO,
     RegisteredSchema,
@@ -20,7 +21,6 @@ from keyfold_sink.validate.convert.registry_api import (
     SchemaKey,
     SchemaUnknown,
 )
-from keyfold_sink.validate.convert.registry_settings import RegistrySettings
 
 _RETRIABLE: Final = frozenset({408, 425, 429})
 # The registry's own codes for "not found": id, subject, version, GUID. A 404 of another web server has none of them.

@@ -8,9 +8,9 @@ import pytest
 
 from keyfold_sink.config.client_keys import translated
 from keyfold_sink.config.examine import examine
+from keyfold_sink.config.memory_plan import plan_memory
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.kafka.consumer import consumer_config
-from keyfold_sink.write import memory_budget
 
 BASE = {"name": "users", "bootstrap.servers": "h:1", "topics": "users", "s3.bucket.name": "log"}
 JAAS = 'org.apache.kafka.common.security.{}LoginModule required username="me" password="p\\"w;=1" ;'
@@ -40,7 +40,7 @@ def test_another_jaas_configuration_is_refused_without_repeating_it(text: str) -
 
 def test_java_names_of_the_same_thing_are_translated() -> None:
     options = SinkOptions.parse({**BASE, "consumer.override.fetch.max.wait.ms": "50"})
-    config = consumer_config(options, memory_budget.plan(options.buffer_memory))
+    config = consumer_config(options, plan_memory(options.buffer_memory))
     assert config["fetch.wait.max.ms"] == "50"
     assert "fetch.max.wait.ms" not in config
     found = mistakes(consumer__override__fetch__max__wait__ms="1", consumer__override__fetch__wait__max__ms="2")

@@ -6,11 +6,11 @@ import pytest
 
 from keyfold.errors import ConfigError
 from keyfold.runtime.clock import ManualClock
+from keyfold_sink.config.memory_plan import plan_memory
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.kafka.cluster import AdminSource
 from keyfold_sink.kafka.consumer import admin_config, consumer_config, open_consumer
 from keyfold_sink.kafka.contact import Contact
-from keyfold_sink.write import memory_budget
 
 BASE = {
     "name": "users",
@@ -103,7 +103,7 @@ def test_overrides_reach_the_clients_and_never_what_the_sink_stands_on() -> None
         consumer__override__sasl__password="secret",
         admin__override__client__id="me",
     )
-    config = consumer_config(options, memory_budget.plan(options.buffer_memory))
+    config = consumer_config(options, plan_memory(options.buffer_memory))
     assert config["session.timeout.ms"] == "6000"
     assert config["auto.offset.reset"] == "error"
     assert config["isolation.level"] == "read_committed"
@@ -123,7 +123,7 @@ def test_a_regular_expression_matches_whole_names() -> None:
 
 
 def test_a_larger_receive_limit_of_the_user_holds() -> None:
-    plan = memory_budget.plan(64 * 1024 * 1024)
+    plan = plan_memory(64 * 1024 * 1024)
     key = "receive.message.max.bytes"
     assert consumer_config(parse(), plan)[key] == 100_000_000
     assert (
@@ -134,7 +134,7 @@ def test_a_larger_receive_limit_of_the_user_holds() -> None:
 
 
 def test_a_key_that_the_kafka_client_does_not_know_is_a_wrong_configuration() -> None:
-    options, plan = parse(consumer__override__no__such__key="1"), memory_budget.plan(64 * 1024 * 1024)
+    options, plan = parse(consumer__override__no__such__key="1"), plan_memory(64 * 1024 * 1024)
     with pytest.raises(ConfigError, match=r"no\.such\.key"):
         open_consumer(options, plan, lambda *_: None, lambda _error: None, Contact(ManualClock()))
     with pytest.raises(ConfigError, match=r"no\.such\.key"):

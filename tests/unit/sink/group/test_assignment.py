@@ -18,9 +18,10 @@ from keyfold.log.partition_log import PartitionLog, Replacement, Swap
 from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
+from keyfold_sink.config.options import GapPolicy
 from keyfold_sink.group.assignment import Assigned, Claimed, Claims, Loaded, Stage, require_same_branch
 from keyfold_sink.group.membership import Membership
-from keyfold_sink.kafka.source import ASKED_REASON, SKIPPED, GapPolicy, SourceFacts
+from keyfold_sink.kafka.source import ASKED_REASON, SKIPPED, SourceFacts
 from keyfold_sink.write.partition_health import Health
 from keyfold_sink.write.segment_upload import Retry
 from keyfold_sink.write.serial_queue import Lane

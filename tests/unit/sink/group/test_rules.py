@@ -8,9 +8,11 @@ import pytest
 
 from keyfold.errors import SourceError
 from keyfold.log.manifest import Gap, Manifest, SegmentEntry
+from keyfold_sink.config.memory_plan import plan_memory
+from keyfold_sink.config.options import GapPolicy
+from keyfold_sink.config.rolling import Fill, RollPolicy, RollReason
 from keyfold_sink.group.catchup import CatchUp, HeldUp, still_open
 from keyfold_sink.kafka.source import (
-    GapPolicy,
     Resumed,
     SourceFacts,
     check_identity,
@@ -19,9 +21,7 @@ from keyfold_sink.kafka.source import (
     tombstone_gap,
     tombstones_at_risk,
 )
-from keyfold_sink.write import memory_budget
 from keyfold_sink.write.memory_budget import Brake, InFlight, to_roll
-from keyfold_sink.write.rolling import Fill, RollPolicy, RollReason
 
 MIB = 1024 * 1024
 
@@ -54,14 +54,14 @@ def test_room_never_passes_the_record_limit_and_is_never_nothing() -> None:
 
 def test_the_plan_stays_within_the_budget() -> None:
     for buffer_memory in (16 * MIB, 64 * MIB, 256 * MIB, 4096 * MIB):
-        plan = memory_budget.plan(buffer_memory)
+        plan = plan_memory(buffer_memory)
         together = plan.queue_bytes + plan.queue_records * 600 + plan.fetch_bytes + plan.batch_bytes
         assert together + plan.segments_bytes <= buffer_memory * 1.05
         assert plan.segments_bytes >= buffer_memory // 4
 
 
 def test_batches_shrink_for_large_records() -> None:
-    plan = memory_budget.plan(64 * MIB)
+    plan = plan_memory(64 * MIB)
     assert plan.batch_records(200) == 10_000
     assert plan.batch_records(8 * MIB) == 1
     assert plan.batch_records(10_000) * 10_000 <= plan.batch_bytes

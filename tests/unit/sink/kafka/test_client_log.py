@@ -10,14 +10,14 @@ from random import Random
 import pytest
 
 from keyfold.runtime.clock import SystemClock
-from keyfold_sink.config.connection_checks import check_connections
+from keyfold_sink.config.memory_plan import plan_memory
 from keyfold_sink.config.options import SinkOptions
+from keyfold_sink.connection_checks import check_connections
 from keyfold_sink.kafka.cluster import AdminSource
 from keyfold_sink.kafka.consumer import admin_config, open_consumer
 from keyfold_sink.kafka.contact import CLIENT_LOG, Contact
 from keyfold_sink.kafka.source import SourceUnavailable
 from keyfold_sink.validate.producer import ensure_topic, open_producer
-from keyfold_sink.write import memory_budget
 
 # A port at which nobody is; each client then has an error a second to tell, and at this level much more.
 LOUD = {"log_level": "7", "debug": "broker"}
@@ -32,7 +32,7 @@ def options(loud: dict[str, str]) -> SinkOptions:
 
 
 def consume(loud: dict[str, str]) -> None:
-    plan = memory_budget.plan(2**28)
+    plan = plan_memory(2**28)
     consumer = open_consumer(options(loud), plan, lambda *_: None, lambda _: None, Contact(SystemClock()))
     consumer.subscribe(["users"])
     for _ in range(5):

@@ -11,13 +11,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from keyfold.metrics.metric import Metric, Samples
 from keyfold.runtime.clock import ManualClock
+from keyfold_sink.config.rolling import RollReason
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.definitions import PARTITION
 from keyfold_sink.metrics.meter import TaskMeter, sample_key
 from keyfold_sink.metrics.names import BY_NAME, PARTITIONS_SHOWN
 from keyfold_sink.metrics.worker_figures import Ledger, View, metric_of
 from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus
-from keyfold_sink.write.rolling import RollReason
 
 Found = dict[tuple[str, tuple[str, ...]], float]
 

@@ -19,6 +19,7 @@ from keyfold.metrics.metric import Metric
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import MIN_PART_BYTES, Blob, Create, Update
 from keyfold.store.memory import MemoryStore
+from keyfold_sink.config.rolling import RollReason
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.definitions import TASK
 from keyfold_sink.metrics.meter import TaskMeter, sample_key
@@ -35,7 +36,6 @@ from keyfold_sink.validate.convert.registry_api import (
     SchemaKey,
     SchemaUnknown,
 )
-from keyfold_sink.write.rolling import RollReason
 from tests.support.manifests import entry, sink_name
 
 

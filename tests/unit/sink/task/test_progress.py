@@ -6,10 +6,10 @@ import pytest
 from rich.console import Console
 
 from keyfold.runtime.clock import ManualClock
+from keyfold_sink.config.rolling import RollReason
 from keyfold_sink.progress import Progress
 from keyfold_sink.status import PartitionStatus, State, TaskStatus
 from keyfold_sink.write.partition import Committed
-from keyfold_sink.write.rolling import RollReason
 
 RECORDS = "keyfold_sink_records_committed_total"
 SEGMENTS = "keyfold_sink_objects_written_total|segment"

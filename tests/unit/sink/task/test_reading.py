@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, cast
 
 from keyfold.runtime.clock import ManualClock
+from keyfold_sink.config.memory_plan import LARGEST_BATCH, plan_memory
+from keyfold_sink.config.options import GapPolicy
 from keyfold_sink.group.group import Group
-from keyfold_sink.kafka.source import GapPolicy
 from keyfold_sink.metrics.meter import TaskMeter
 from keyfold_sink.task.reading import Reading
 from keyfold_sink.validate.record_validation import Intake
-from keyfold_sink.write.memory_budget import LARGEST_BATCH, plan
 
 MIB = 1024 * 1024
 SMALL, LARGE = b"x" * 100, b"x" * (20 * MIB)
@@ -46,7 +46,7 @@ def reading(monkeypatch: Any) -> Reading:
 def take(found: Reading, *values: bytes) -> int:
     """Hand over a batch; how many records the next one is to have."""
     found.take(cast("Any", [Read(value) for value in values]))
-    return plan(128 * MIB).batch_records(found.expected_record_bytes)
+    return plan_memory(128 * MIB).batch_records(found.expected_record_bytes)
 
 
 def test_after_large_records_no_batch_of_thousands_is_asked_for(monkeypatch: Any) -> None:

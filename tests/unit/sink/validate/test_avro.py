@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from keyfold.store.memory import MemoryStore
+from keyfold_sink.config.registry_settings import parse_registry
 from keyfold_sink.validate.convert.api import SchemasPending, Stage
 from keyfold_sink.validate.convert.registry import ConfluentRegistry
-from keyfold_sink.validate.convert.registry_settings import parse_registry
 from tests.support.avro_cases import encode, framed, schemas, values
 from tests.support.avro_checks import ALICE, USER, causes, judged, names, opened, wait
 from tests.support.columns import batch

@@ -11,7 +11,7 @@ from keyfold.log.names import Place, schema_key
 from keyfold.log.record import CREATE_TIME, Record, RecordColumns
 from keyfold.read.log import Log
 from keyfold.store.memory import MemoryStore
-from keyfold_sink.validate.convert.registry_settings import AVRO_KEYS
+from keyfold_sink.config.registry_settings import AVRO_KEYS
 from tests.support.avro_cases import framed
 from tests.support.avro_checks import ALICE, USER, judged, opened
 from tests.support.columns import batch

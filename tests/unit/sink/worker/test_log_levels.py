@@ -16,11 +16,11 @@ from keyfold.runtime import event_log
 from keyfold.runtime.clock import ManualClock
 from keyfold_sink.status import State, TaskStatus, dump
 from keyfold_sink.task.commands import Order
-from keyfold_sink.wire import encode_level, encode_order, follow_orders
 from keyfold_sink.worker import desired_state
 from keyfold_sink.worker.desired_state import Orders
 from keyfold_sink.worker.supervisor import Supervisor
 from keyfold_sink.worker.task_process import Limits
+from keyfold_sink.worker.wire import encode_level, encode_order, follow_orders
 
 LOGGER = "keyfold.levels.of.tasks"
 

@@ -20,13 +20,13 @@ from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import SystemClock
 from keyfold_sink.status import State, TaskStatus
 from keyfold_sink.task.commands import Order
-from keyfold_sink.wire import encode_order
 from keyfold_sink.worker import desired_state
 from keyfold_sink.worker.desired_state import Orders, Scope
 from keyfold_sink.worker.spawn import TaskProcess, first_line, read_first_line
 from keyfold_sink.worker.supervisor import Supervisor, TasksFailed
 from keyfold_sink.worker.task_main import DEFECT
 from keyfold_sink.worker.task_process import Limits
+from keyfold_sink.worker.wire import encode_order
 from tests.support.root import ROOT
 
 LONG_S = 60.0
@@ -233,7 +233,7 @@ import time
 from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import SystemClock
 from keyfold_sink.worker.task_main import end_by_force
-from keyfold_sink.wire import follow_orders
+from keyfold_sink.worker.wire import follow_orders
 follow_orders(0, lambda _order: None, lambda: end_by_force(0.1, SystemClock()))
 time.sleep(600)
 """

@@ -20,10 +20,10 @@ from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import Create, ObjectStore
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import Call, Chaos, Fault, FaultyStore, Kind
+from keyfold_sink.config.rolling import RollPolicy, RollReason
 from keyfold_sink.kafka.source import SourceFacts, TopicGone
 from keyfold_sink.write.memory_budget import InFlight
 from keyfold_sink.write.partition import Committed, PartitionWriter, Tools
-from keyfold_sink.write.rolling import RollPolicy, RollReason
 from keyfold_sink.write.segment_upload import Retry
 from keyfold_sink.write.serial_queue import Lane
 from tests.support.logs import columns

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keyfold.errors import ConfigError
-from keyfold_sink.validate.convert.registry_settings import parse_registry
-from keyfold_sink.validate.convert.settings import (
+from keyfold_sink.config.converter_settings import (
     AvroConverter,
     BytesConverter,
     Converter,
@@ -16,6 +15,7 @@ from keyfold_sink.validate.convert.settings import (
     parse_converter,
     parse_header_converter,
 )
+from keyfold_sink.config.registry_settings import parse_registry
 
 URL = {"schema.registry.url": "http://registry:8081"}
 

@@ -21,11 +21,11 @@ from keyfold.errors import AccessDenied, BucketMissing, ConditionsIgnored, Confi
 from keyfold.runtime.clock import Clock
 from keyfold.store.location import open_store
 from keyfold.store.probe import probe
+from keyfold_sink.config.converter_settings import AvroConverter, parse_converter
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.kafka.contact import CLIENT_LOG, Contact
 from keyfold_sink.validate.convert.registry import ConfluentRegistry
 from keyfold_sink.validate.convert.registry_api import SchemaUnknown
-from keyfold_sink.validate.convert.settings import AvroConverter, parse_converter
 
 _TIMEOUT_S: Final = 10.0
 STORE_PATIENCE_S: Final = 5.0

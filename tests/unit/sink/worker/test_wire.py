@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from keyfold_sink.status import PartitionStatus, State, TaskStatus, load_task
 from keyfold_sink.task.commands import Order
-from keyfold_sink.wire import Reporter, decode_order, encode_order, follow_orders, lines
+from keyfold_sink.worker.wire import Reporter, decode_order, encode_order, follow_orders, lines
 
 
 @pytest.fixture

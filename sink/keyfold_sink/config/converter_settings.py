@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from keyfold.errors import ConfigError
-from keyfold_sink.validate.convert.registry_settings import AVRO_KEYS, RegistrySettings, parse_registry
+from keyfold_sink.config.registry_settings import AVRO_KEYS, RegistrySettings, parse_registry
 
 BYTES_CLASS: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
 STRING_CLASS: Final = "org.apache.kafka.connect.storage.StringConverter"

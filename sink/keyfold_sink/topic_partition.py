@@ -1,0 +1,3 @@
+"""The key of a topic partition: its topic and its number."""
+
+TopicPartitionKey = tuple[str, int]
