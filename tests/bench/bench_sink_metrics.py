@@ -45,8 +45,7 @@ from keyfold_sink.validate.record_validation import ErrorPolicy, Intake
 from keyfold_sink.write.memory_budget import InFlight
 from keyfold_sink.write.partition import PartitionWriter, Tools
 from keyfold_sink.write.partition_health import Health
-from keyfold_sink.write.segment_upload import Retry
-from keyfold_sink.write.serial_queue import Lane
+from keyfold_sink.write.serial_queue import Lane, QueueRetry
 from tests.support.fake_group import FakeConsumer, FakeSource
 
 VALUE: Final = b'{"customer": 4711, "city": "Utrecht", "items": [1, 2, 3]}' * 4
@@ -84,7 +83,7 @@ class Loop:
         log = PartitionLog(MemoryStore(), Place("topics", "t", number), clock=CLOCK, random=Random(1))
         log.create(topic_id="T", cluster_id="C")
         lane = Lane(pool, lambda error: print(error, file=sys.stderr))
-        retry = Retry(lane, Random(2))
+        retry = QueueRetry(lane, Random(2))
         source = FakeSource(FakeConsumer())
         tools = Tools(log.store, source, CLOCK, InFlight(), lambda _committed: None, meter=meter)
         owner = Assigned(("t", number), lane, retry, log, Health(CLOCK))

@@ -33,8 +33,7 @@ from keyfold_sink.worker.run import WorkerTimings
 from keyfold_sink.worker.worker_registry import RollCall
 from keyfold_sink.write.memory_budget import InFlight
 from keyfold_sink.write.partition import PartitionWriter, Tools
-from keyfold_sink.write.segment_upload import Retry
-from keyfold_sink.write.serial_queue import Lane
+from keyfold_sink.write.serial_queue import Lane, QueueRetry
 from tests.support import bill
 from tests.support.bill import Asked, Load, Prices, counted
 from tests.support.cleaning import patience
@@ -105,7 +104,7 @@ def rolled(rolls: int, records_a_roll: int, value_bytes: int) -> tuple[Asked, Co
     with ThreadPoolExecutor(1) as pool:
         lane = Lane(pool, crashes.append)
         tools = Tools(store, _Source(), clock, InFlight(), lambda _: None)
-        retry = Retry(lane, dice, Backoff(1, 2))
+        retry = QueueRetry(lane, dice, Backoff(1, 2))
         writer = PartitionWriter(session, lane, retry, RollPolicy(1 << 40, SEGMENT_MS), tools)
         for offset in range(rolls * records_a_roll):
             row = Record(offset, 5, "CreateTime", b"k", dice.randbytes(value_bytes), (), 3)

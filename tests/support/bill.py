@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
+from keyfold.log.objects import PART_BYTES
 from keyfold_replicator.rounds.change_detector import REPLICA_CHECK_S
 from keyfold_replicator.rounds.runner import RUNNER_TIMINGS
 from keyfold_replicator.rounds.service import LIST_INTERVAL_S as SERVICE_LOOK_S
 from keyfold_sink.worker.run import WorkerTimings
 from keyfold_sink.worker.worker_registry import _AT_LEAST_EVERY_S, _AT_MOST_EVERY_S, _SWEEP_EVERY_S
-from keyfold_sink.write.segment_upload import PART_BYTES
 
 DAY_S: Final = 86_400
 MONTH_DAYS: Final = 30

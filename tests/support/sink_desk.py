@@ -33,8 +33,7 @@ from keyfold_sink.validate.record_validation import ErrorPolicy, Intake
 from keyfold_sink.write.memory_budget import InFlight
 from keyfold_sink.write.partition import Committed, PartitionWriter, Tools
 from keyfold_sink.write.partition_health import Health
-from keyfold_sink.write.segment_upload import Retry
-from keyfold_sink.write.serial_queue import Lane
+from keyfold_sink.write.serial_queue import Lane, QueueRetry
 
 KEY = ("t", 0)
 PLACE = Place("topics", *KEY)
@@ -213,7 +212,7 @@ class Desk:
         log = self._log()
         self.session = log.claim_sink()
         lane = Lane(self.pool, self.crashes.append)
-        retry = Retry(lane, self.random, Backoff(1, 2))
+        retry = QueueRetry(lane, self.random, Backoff(1, 2))
         self.owner = Assigned(KEY, lane, retry, log, Health(self.clock))
         tools = Tools(self.store, OneTopic(), self.clock, self.in_flight, self.reports.append)
         self.owner.writer = self.writer = PartitionWriter(self.session, lane, retry, self.roll_policy, tools)

@@ -31,8 +31,7 @@ from keyfold_sink.task.sink_task import SinkTask
 from keyfold_sink.write.batch import columns
 from keyfold_sink.write.memory_budget import InFlight
 from keyfold_sink.write.partition import PartitionWriter, Tools
-from keyfold_sink.write.segment_upload import Retry
-from keyfold_sink.write.serial_queue import Lane
+from keyfold_sink.write.serial_queue import Lane, QueueRetry
 from tests.support.fake_group import FakeConsumer, FakeSource, Key
 from tests.support.proof import read_segments
 
@@ -174,7 +173,7 @@ class TaskMachine:
         hands.at_once = True
         lane = Lane(hands, lambda _error: None)
         tools = Tools(self.store, self.source, self.clock, InFlight(), lambda _event: None)
-        writer = PartitionWriter(session, lane, Retry(lane, Random(0)), RollPolicy(10**7, 10**7), tools)
+        writer = PartitionWriter(session, lane, QueueRetry(lane, Random(0)), RollPolicy(10**7, 10**7), tools)
         rows = [m for m in self.kafka.records.get(key, []) if (m.offset() or 0) >= writer.position][:records]
         if rows:
             writer.append(columns(rows), 100.0)

@@ -51,8 +51,7 @@ from keyfold_sink.status import UNKNOWN
 from keyfold_sink.topic_partition import TopicPartitionKey
 from keyfold_sink.write.partition import PartitionWriter
 from keyfold_sink.write.partition_health import Health
-from keyfold_sink.write.segment_upload import Retry
-from keyfold_sink.write.serial_queue import Lane
+from keyfold_sink.write.serial_queue import Lane, QueueRetry
 
 _TRUNCATION_LOOKS: Final = 3
 # At most this number of offsets after the log's last record are read again, to prove with that record that the topic is
@@ -129,7 +128,7 @@ class Assigned:
 
     key: TopicPartitionKey
     lane: Lane
-    retry: Retry
+    retry: QueueRetry
     log: PartitionLog
     health: Health
     set_backs: int = 0
@@ -214,7 +213,7 @@ class Claims:
 
     def load(self, owner: Assigned) -> None:
         """Read the manifest. If there is no log yet, create one at the source's earliest offset."""
-        pinned = owner.retry(lambda: self._load_or_create(owner))
+        pinned = owner.retry.repeat(lambda: self._load_or_create(owner))
         self.report(Loaded(owner, pinned))
 
     def claim(self, owner: Assigned) -> None:
@@ -232,7 +231,7 @@ class Claims:
         last_appended_ms = self._last_appended_ms(owner, pinned)
         session = owner.log.claim_sink(pinned)
         settings = facts.settings or session.manifest.settings
-        owner.retry(lambda: session.follow(settings, topic_id=facts.topic_id, cluster_id=facts.cluster_id))
+        owner.retry.repeat(lambda: session.follow(settings, topic_id=facts.topic_id, cluster_id=facts.cluster_id))
         if gap is not None and session.manifest.next_offset == gap.from_offset:
             self._skip(owner, session, gap)
         at = resumed(session.manifest, last_appended_ms, session.pinned.seen_ms, settings)
@@ -258,7 +257,7 @@ class Claims:
     def _facts(self, owner: Assigned) -> SourceFacts:
         topic, partition = owner.key
         try:
-            return owner.retry.believing(TopicGone, lambda: self.source.facts(topic, partition))
+            return owner.retry.repeat_after(TopicGone, lambda: self.source.facts(topic, partition))
         except TopicGone as error:
             raise SourceError(
                 topic, partition, "the topic no longer exists", hint="all records that were read from it are in the log"
@@ -288,7 +287,7 @@ class Claims:
         if name is not None and name.role is Role.SINK:
             key = owner.log.place.key(last.name)
             with contextlib.suppress(ObjectNotFound):  # garbage collection may have deleted it since
-                stamps.append(owner.retry(lambda: owner.log.store.head(key)).last_modified_ms)
+                stamps.append(owner.retry.repeat(lambda: owner.log.store.head(key)).last_modified_ms)
         elif pinned.manifest.sink.append_seen_ms:
             stamps.append(pinned.manifest.sink.append_seen_ms)
         return min(stamps, default=pinned.seen_ms)
@@ -298,5 +297,5 @@ class Claims:
             if session.refresh().next_offset == gap.from_offset:
                 session.advance(gap.to_offset, gaps=(gap,))
 
-        owner.retry(skip)
+        owner.retry.repeat(skip)
         self.gap_recorded()

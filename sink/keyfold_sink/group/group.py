@@ -39,8 +39,7 @@ from keyfold_sink.metrics.meter import TaskMeter
 from keyfold_sink.topic_partition import TopicPartitionKey
 from keyfold_sink.write.partition import Committed, PartitionWriter
 from keyfold_sink.write.partition_health import Health
-from keyfold_sink.write.segment_upload import LOOK_AGAIN_S, Retry
-from keyfold_sink.write.serial_queue import Lane
+from keyfold_sink.write.serial_queue import LOOK_AGAIN_S, Lane, QueueRetry
 
 Event = Loaded | Claimed | Stopped | Committed
 
@@ -233,7 +232,7 @@ class Group:
             health,
             on_retry=lambda: self._meter.count(names.RETRIES),
         )
-        retry = Retry(lane, self._random, look_again_s=self._look_again_s)
+        retry = QueueRetry(lane, self._random, look_again_s=self._look_again_s)
         owner = Assigned(key, lane, retry, self._open_log(key), health)
         if before is not None:
             owner.set_backs, owner.fences = before.set_backs + 1, before.fences

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from keyfold_sink.write.segment_upload import LOOK_AGAIN_S
+from keyfold_sink.write.serial_queue import LOOK_AGAIN_S
 
 REPORT_INTERVAL_S: Final = 1.0
 

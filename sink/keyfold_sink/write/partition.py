@@ -22,6 +22,7 @@ from typing import Final
 
 from keyfold.errors import CommitUnknown
 from keyfold.log.manifest import Gap, Manifest
+from keyfold.log.objects import PART_BYTES
 from keyfold.log.partition_log import SinkSession
 from keyfold.log.record import RecordColumns
 from keyfold.log.segment import SegmentWriter
@@ -34,15 +35,15 @@ from keyfold_sink.status import UNKNOWN
 from keyfold_sink.topic_partition import TopicPartitionKey
 from keyfold_sink.write.batch import cut
 from keyfold_sink.write.memory_budget import InFlight
-from keyfold_sink.write.segment_upload import PART_BYTES, Retry, SegmentSender
-from keyfold_sink.write.serial_queue import Lane
+from keyfold_sink.write.segment_upload import SegmentUpload
+from keyfold_sink.write.serial_queue import Lane, QueueRetry
 from keyfold_sink.write.skips import Delivery, Skips
 
 # The overhead of an open segment beside the bytes that its writer counts: objects, a name, an upload.
 _OPEN_OVERHEAD_BYTES: Final = 4096
 # How often a missing topic is looked up again, half a second apart: before a commit, and while idle.
-_LOOKS: Final = 3
-_LOOKS_WITHOUT_HASTE: Final = 10
+_ATTEMPTS: Final = 3
+_IDLE_ATTEMPTS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class _Open:
     """The segment that is being filled."""
 
     writer: SegmentWriter
-    sender: SegmentSender
+    upload: SegmentUpload
     opened_s: float
     base_offset: int
     first_timestamp_ms: int
@@ -95,7 +96,7 @@ class _Undurable:
 class PartitionWriter:
     """The writer of one partition under one claimed epoch."""
 
-    def __init__(self, session: SinkSession, lane: Lane, retry: Retry, policy: RollPolicy, tools: Tools) -> None:
+    def __init__(self, session: SinkSession, lane: Lane, retry: QueueRetry, policy: RollPolicy, tools: Tools) -> None:
         self.key: TopicPartitionKey = (session.place.topic, session.place.partition)
         self.position = session.manifest.next_offset
         self._session = session
@@ -236,14 +237,14 @@ class PartitionWriter:
 
     def follow(self) -> None:
         """Check that the topic exists, and write its settings into the manifest if they have changed."""
-        self._lane.submit(lambda: self._retry(self._follow))
+        self._lane.submit(lambda: self._retry.repeat(self._follow))
 
     def _begin(self, first_timestamp_ms: int) -> _Open:
         session = self._session
         name = session.new_name(self._base_offset)
         self._open = _Open(
             SegmentWriter(sync_marker=session.manifest.sync_marker, codec=self._tools.codec),
-            SegmentSender(self._tools.store, session.place, name, self._retry),
+            SegmentUpload(self._tools.store, session.place, name, self._retry),
             self._tools.clock.monotonic_s(),
             self._base_offset,
             first_timestamp_ms,
@@ -260,8 +261,8 @@ class PartitionWriter:
             blocks, size_bytes = opened.blocks, opened.blocks_bytes
             opened.blocks, opened.blocks_bytes = [], 0
             self._in_flight.add(size_bytes)
-            sender = opened.sender
-            self._lane.submit(lambda: sender.send_part(blocks), at_end=lambda: self._in_flight.add(-size_bytes))
+            upload = opened.upload
+            self._lane.submit(lambda: upload.send_part(blocks), at_end=lambda: self._in_flight.add(-size_bytes))
         self._held_bytes = opened.writer.memory_bytes + opened.blocks_bytes + _OPEN_OVERHEAD_BYTES
 
     # On the serial queue
@@ -281,14 +282,14 @@ class PartitionWriter:
         if opened is None:
             self._await(deliveries)
             gone = self._check_topic()
-            self._retry(lambda: self._advance(base_offset, next_offset, gaps))
+            self._retry.repeat(lambda: self._advance(base_offset, next_offset, gaps))
         else:
-            entry = opened.sender.finish(opened.writer, opened.blocks, base_offset=base_offset, next_offset=next_offset)
+            entry = opened.upload.finish(opened.writer, opened.blocks, base_offset=base_offset, next_offset=next_offset)
             record_count, size_bytes = entry.record_count, entry.size_bytes
             self._await(deliveries)
             gone = self._check_topic()
             settings = self._settings()
-            self._retry(
+            self._retry.repeat(
                 lambda: self._session.append(entry, leader_epoch=opened.leader_epoch, gaps=gaps, settings=settings)
             )
         self._tools.meter.committed(entry, rolled_s)
@@ -300,21 +301,21 @@ class PartitionWriter:
     def _await(self, deliveries: Sequence[Delivery]) -> None:
         """Wait for dead letters: no commit passes a skipped record's offset before its dead letter has arrived."""
         for delivery in deliveries:
-            self._retry(delivery.wait)
+            self._retry.repeat(delivery.wait)
 
     def _advance(self, base_offset: int, next_offset: int, gaps: tuple[Gap, ...]) -> None:
         try:
             self._session.advance(next_offset, gaps=gaps)
         except CommitUnknown:
             # The commit may have taken effect, and the same call would then begin at the wrong offset.
-            if self._retry(self._session.refresh).next_offset == base_offset:
+            if self._retry.repeat(self._session.refresh).next_offset == base_offset:
                 raise
 
-    def _check_topic(self, looks: int = _LOOKS) -> TopicGone | None:
+    def _check_topic(self, attempts: int = _ATTEMPTS) -> TopicGone | None:
         """Raise if the topic was replaced. If it is gone, return the error: records read from it may be committed."""
         topic = self.key[0]
         try:
-            topic_id = self._retry.believing(TopicGone, lambda: self._tools.source.topic_id(topic), looks)
+            topic_id = self._retry.repeat_after(TopicGone, lambda: self._tools.source.topic_id(topic), attempts)
         except TopicGone as error:
             return error
         check_identity(self._session.manifest, topic_id=topic_id, cluster_id="")
@@ -323,13 +324,13 @@ class PartitionWriter:
     def _settings(self) -> Mapping[str, str] | None:
         """Return the topic's settings, or those in the manifest if Kafka does not return them."""
         try:
-            return self._retry(lambda: self._tools.source.settings(self.key[0])) or None
+            return self._retry.repeat(lambda: self._tools.source.settings(self.key[0])) or None
         except TopicGone:
             return None
 
     def _follow(self) -> None:
         with contextlib.suppress(SourceForbidden):  # a later commit reports it too, if it lasts
-            gone = self._check_topic(_LOOKS_WITHOUT_HASTE)
+            gone = self._check_topic(_IDLE_ATTEMPTS)
             if gone is not None:
                 self._lane.tell(gone)
                 return

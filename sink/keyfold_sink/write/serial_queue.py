@@ -13,6 +13,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from random import Random
 from types import FrameType
 from typing import Final, TypeVar
@@ -28,6 +29,9 @@ T = TypeVar("T")
 
 # A delay of a second means that several attempts have failed, which is logged for operators.
 _SAY_SO_AFTER_S: Final = 1.0
+_DELAYS: Final = Backoff(first_ms=100, cap_ms=10_000)
+_ATTEMPTS: Final = 3
+LOOK_AGAIN_S: Final = 0.5
 Job = Callable[[], None]
 
 
@@ -159,6 +163,28 @@ class Lane:
             finally:
                 if at_end is not None:
                     at_end()
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRetry:
+    """Retry calls on a serial queue until they are answered or the queue is closed."""
+
+    lane: Lane
+    random: Random
+    backoff: Backoff = _DELAYS
+    look_again_s: float = LOOK_AGAIN_S
+
+    def repeat(self, call: Callable[[], T]) -> T:
+        """See `Lane.retry`."""
+        return self.lane.retry(call, self.backoff, self.random)
+
+    def repeat_after(self, error: type[KeyfoldError], call: Callable[[], T], attempts: int = _ATTEMPTS) -> T:
+        """Retry, also after `error` until the last attempt: a broker that just started may not know the topic yet."""
+        for _ in range(attempts - 1):
+            with contextlib.suppress(error):
+                return self.repeat(call)
+            self.lane.wait(self.look_again_s)
+        return self.repeat(call)
 
 
 def let_go(error: BaseException) -> None:

@@ -23,8 +23,7 @@ from keyfold_sink.group.assignment import Assigned, Claimed, Claims, Loaded, Sta
 from keyfold_sink.group.membership import Membership
 from keyfold_sink.kafka.source import ASKED_REASON, SKIPPED, SourceFacts
 from keyfold_sink.write.partition_health import Health
-from keyfold_sink.write.segment_upload import Retry
-from keyfold_sink.write.serial_queue import Lane
+from keyfold_sink.write.serial_queue import Lane, QueueRetry
 
 PLACE = Place("topics", "t", 0)
 SETTINGS = {"cleanup.policy": "compact", "delete.retention.ms": "1000"}
@@ -56,7 +55,7 @@ class Setting:
 
     def owner(self) -> Assigned:
         lane = Lane(self.pool, self.events.append)
-        return Assigned(("t", 0), lane, Retry(lane, self.random, Backoff(1, 2)), self.log(), Health(self.clock))
+        return Assigned(("t", 0), lane, QueueRetry(lane, self.random, Backoff(1, 2)), self.log(), Health(self.clock))
 
     def claims(self, policy: GapPolicy = GapPolicy.FAIL) -> Claims:
         return Claims(self.source, policy, self.random, self.events.append)

@@ -9,16 +9,15 @@ from random import Random
 
 import pytest
 
-from keyfold.errors import ObjectNotFound, StoreUnavailable, UploadLost
-from keyfold.log.names import Place, Role, new_name
+from keyfold.errors import StoreUnavailable, UploadLost
+from keyfold.log.objects import create_object
 from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import PutMode, PutResult
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.kafka.cluster import AdminSource
 from keyfold_sink.kafka.source import SourceUnavailable, TopicGone
-from keyfold_sink.write.segment_upload import Retry, SegmentSender
-from keyfold_sink.write.serial_queue import Lane
+from keyfold_sink.write.serial_queue import Lane, QueueRetry
 
 
 def test_those_who_wait_for_an_answer_share_it_and_share_its_failure() -> None:
@@ -54,7 +53,7 @@ def test_those_who_wait_for_an_answer_share_it_and_share_its_failure() -> None:
 
 def test_a_topic_is_gone_only_when_three_looks_say_so() -> None:
     with ThreadPoolExecutor(1) as pool:
-        retry = Retry(Lane(pool, lambda _: None), Random(0), Backoff(1, 2), look_again_s=0.001)
+        retry = QueueRetry(Lane(pool, lambda _: None), Random(0), Backoff(1, 2), look_again_s=0.001)
         answers: Iterator[TopicGone | str] = iter([TopicGone("t"), TopicGone("t"), "id"])
 
         def topic_id() -> str:
@@ -63,10 +62,10 @@ def test_a_topic_is_gone_only_when_three_looks_say_so() -> None:
                 raise answer
             return answer
 
-        assert retry.believing(TopicGone, topic_id) == "id"
+        assert retry.repeat_after(TopicGone, topic_id) == "id"
         answers = iter([TopicGone("t")] * 3)
         with pytest.raises(TopicGone):
-            retry.believing(TopicGone, topic_id)
+            retry.repeat_after(TopicGone, topic_id)
 
 
 def test_an_upload_that_was_collected_before_its_answer_is_lost_and_no_end_of_the_task() -> None:
@@ -82,9 +81,6 @@ def test_an_upload_that_was_collected_before_its_answer_is_lost_and_no_end_of_th
             raise StoreUnavailable(key, "the answer was lost")
 
     with ThreadPoolExecutor(1) as pool:
-        retry = Retry(Lane(pool, lambda _: None), Random(0), Backoff(1, 2))
-        name = new_name(0, 1, Role.SINK, Random(1))
-        sender = SegmentSender(Collected(), Place("topics", "t", 0), name, retry)
-        with pytest.raises(UploadLost) as lost:
-            sender._create("key", b"bytes")
-        assert isinstance(lost.value.__cause__, ObjectNotFound)
+        retry = QueueRetry(Lane(pool, lambda _: None), Random(0), Backoff(1, 2))
+        with pytest.raises(UploadLost, match="was uploaded and deleted again"):
+            create_object(Collected(), "key", b"bytes", retry)

@@ -21,8 +21,7 @@ from keyfold_sink.kafka.source import TOMBSTONES_REASON
 from keyfold_sink.status import State
 from keyfold_sink.task.commands import Order, TaskOrders, Wanted
 from keyfold_sink.write.partition_health import Health
-from keyfold_sink.write.segment_upload import Retry
-from keyfold_sink.write.serial_queue import Lane
+from keyfold_sink.write.serial_queue import Lane, QueueRetry
 from tests.support.fake_group import FakeConsumer, Key
 from tests.support.proof import read_segments
 from tests.support.sink_rig import T0, T1, MakeRig, Rig, rigs
@@ -214,7 +213,7 @@ class Two:
         self.fetching.use(self.kafka)
         for key in (T0, T1):
             lane = Lane(pool, lambda _error: None)
-            owner = Assigned(key, lane, Retry(lane, Random(0)), cast("Any", None), Health(ManualClock()))
+            owner = Assigned(key, lane, QueueRetry(lane, Random(0)), cast("Any", None), Health(ManualClock()))
             self.assigned[key] = owner
             self.fetching.begin(owner, TopicPartition(*key, 0))
 

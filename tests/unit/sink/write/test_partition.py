@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import count
 from random import Random
 
 import pytest
 
-from keyfold.errors import AlreadyExists, Fenced, SourceError
+from keyfold.errors import AlreadyExists, Fenced, SourceError, UploadLost
 from keyfold.log.manifest import Gap, Manifest
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
@@ -19,13 +20,13 @@ from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import Create, ObjectStore
 from keyfold.store.memory import MemoryStore
-from keyfold.store.wrappers.faults import Call, Chaos, Fault, FaultyStore, Kind
+from keyfold.store.wrappers.faults import Call, Chaos, Fault, FaultyStore, Kind, kinds_of
 from keyfold_sink.config.rolling import RollPolicy, RollReason
 from keyfold_sink.kafka.source import SourceFacts, TopicGone
+from keyfold_sink.write import partition
 from keyfold_sink.write.memory_budget import InFlight
 from keyfold_sink.write.partition import Committed, PartitionWriter, Tools
-from keyfold_sink.write.segment_upload import Retry
-from keyfold_sink.write.serial_queue import Lane
+from keyfold_sink.write.serial_queue import Lane, QueueRetry
 from tests.support.logs import columns
 from tests.support.proof import read_segments
 
@@ -71,7 +72,7 @@ class Bench:
         log.create(topic_id="T", cluster_id="C")
         self.session = log.claim_sink()
         tools = Tools(self.store, self.source, self.clock, self.in_flight, self.reports.append)
-        retry = Retry(self.lane, self.random, Backoff(1, 2))
+        retry = QueueRetry(self.lane, self.random, Backoff(1, 2))
         self.writer = PartitionWriter(self.session, self.lane, retry, self.policy, tools)
 
     def append(self, begin: int, end: int, *, step: int = 1, value: bytes = b"value") -> list[Record]:
@@ -195,6 +196,78 @@ def test_a_part_that_is_sent_again_has_its_bytes(make: MakeBench) -> None:
     assert read_segments(bench.store, "t", 0) == expected
 
 
+def completing(kind: Kind) -> Fault:
+    return Fault(lambda call: call.operation == "upload.complete", kind)
+
+
+def append_a_large_segment(bench: Bench) -> list[Record]:
+    random = Random(3)
+    expected = [r for n in range(20) for r in bench.append(n, n + 1, value=random.randbytes(1024 * 1024))]
+    bench.writer.roll(RollReason.REQUEST)
+    return expected
+
+
+def test_a_completed_upload_whose_answer_was_lost_is_committed(make: MakeBench) -> None:
+    """S3 answers 409 to a repeated end of an upload while the first, whose answer was lost, is still at work."""
+    store = FaultyStore(MemoryStore(), [completing(Kind.LOST_ANSWER), completing(Kind.CONFLICT)])
+    bench = make(store, policy=RollPolicy(1 << 40, 60_000))
+    expected = append_a_large_segment(bench)
+    assert bench.settle().next_offset == 20
+    assert bench.crashes == []
+    assert read_segments(bench.store, "t", 0) == expected
+
+
+def test_parts_of_an_upload_that_is_lost_are_deleted(make: MakeBench) -> None:
+    inner = MemoryStore()
+    bench = make(FaultyStore(inner, [completing(Kind.CONFLICT)]), policy=RollPolicy(1 << 40, 60_000))
+    append_a_large_segment(bench)
+    assert bench.settle().next_offset == 0
+    assert [type(error) for error in bench.crashes] == [UploadLost]
+    assert list(inner.list_uploads("")) == []
+    assert bench.in_flight.size_bytes == 0
+
+
+SMALL_PART_BYTES = 100_000
+KINDS = (Kind.UNAVAILABLE, Kind.LOST_ANSWER, Kind.LATE, Kind.CONFLICT)
+CALLS = {"start_upload": 1, "upload.write": 3, "upload.complete": 1, "put": 1}
+UPLOAD_FAULTS = [
+    pytest.param(operation, kind, nth, id=f"{operation}-{nth}-{kind.value}")
+    for operation, calls in CALLS.items()
+    for kind in KINDS
+    if kind in kinds_of(operation)
+    for nth in range(calls)
+]
+
+
+def append_in_small_parts(bench: Bench) -> list[Record]:
+    random = Random(3)
+    expected = [r for n in range(8) for r in bench.append(n, n + 1, value=random.randbytes(64 * 1024))]
+    bench.writer.roll(RollReason.REQUEST)
+    bench.settle()
+    return expected
+
+
+@pytest.mark.parametrize(("operation", "kind", "nth"), UPLOAD_FAULTS)
+def test_a_segment_in_parts_is_committed_once_whatever_its_upload_meets(
+    make: MakeBench, operation: str, kind: Kind, nth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition, "PART_BYTES", SMALL_PART_BYTES)
+    inner = MemoryStore(min_part_bytes=SMALL_PART_BYTES)
+    bench = make(inner, policy=RollPolicy(1 << 40, 60_000))
+    matching = count()
+    fault = Fault(lambda call: call.operation == operation and next(matching) == nth, kind)
+    faulty = FaultyStore(inner, [fault])
+    bench.writer._tools = replace(bench.writer._tools, store=faulty)
+    expected = append_in_small_parts(bench)
+    assert next(matching) > nth, "the fault has happened"
+    faulty.land()
+    assert bench.in_flight.size_bytes == 0
+    assert [type(error) for error in bench.crashes] in ([], [UploadLost])
+    assert read_segments(inner, "t", 0) == ([] if bench.crashes else expected)
+    assert bool(bench.crashes) is (operation == "upload.complete" and kind is Kind.CONFLICT)
+    assert len(list(inner.list_uploads(""))) <= (operation == "start_upload" and kind is not Kind.UNAVAILABLE)
+
+
 def test_another_object_under_a_segments_name_is_not_committed(make: MakeBench) -> None:
     inner = MemoryStore()
 
@@ -207,7 +280,7 @@ def test_another_object_under_a_segments_name_is_not_committed(make: MakeBench) 
     bench.append(0, 5)
     bench.writer.roll(RollReason.REQUEST)
     assert bench.settle().next_offset == 0
-    assert ["names are never reused" in str(error) for error in bench.crashes] == [True]
+    assert ["never reuses object names" in str(error) for error in bench.crashes] == [True]
 
 
 def test_a_hole_whose_commit_had_no_answer_is_passed_in_the_end(make: MakeBench) -> None:
