@@ -22,7 +22,7 @@ from keyfold.runtime.signals import stop_on_signals
 from keyfold.runtime.terminal import echo, echo_json
 
 if TYPE_CHECKING:
-    from keyfold_sink.config.examine import Findings
+    from keyfold_sink.config.examine import ConfigFindings
 
 # The brokers' default of `transaction.max.timeout.ms`, Kafka's limit for a transaction.
 _TRANSACTION_TIMEOUT_S = 900.0
@@ -183,7 +183,7 @@ def _clean(mistake: ConfigError, values: Mapping[str, str]) -> ConfigError:
     return ConfigError(mistake.key, without_secrets(text, values), hint=mistake.hint)
 
 
-def _print(findings: Findings) -> None:
+def _print(findings: ConfigFindings) -> None:
     for note in findings.notes:
         echo(f"note: `{note.key}` {note.text}", err=True)
     for mistake in findings.mistakes:
@@ -199,11 +199,11 @@ def _print(findings: Findings) -> None:
 def _run_sink(world: Surroundings, config: Path, transaction_timeout_s: float | None, *, as_json: bool) -> None:
     """Run a worker, or tasks that catch up if there is a timeout for transactions."""
     from keyfold_sink.config.examine import options_of
-    from keyfold_sink.progress import Progress
+    from keyfold_sink.progress import SinkProgress
 
     options = options_of(values := read_config(config))
     stop = _stop_on_signals()
-    progress = Progress(options.name, world.clock)
+    progress = SinkProgress(options.name, world.clock)
     event_log.configure(json=as_json, level="warning" if progress.is_shown and not as_json else "info")
     until_caught_up = transaction_timeout_s is not None
     flags = ["--until-caught-up", f"--transaction-timeout={transaction_timeout_s}"] * until_caught_up

@@ -23,7 +23,7 @@ from keyfold.store.location import open_store
 from keyfold.store.probe import probe
 from keyfold_sink.config.converter_settings import AvroConverter, parse_converter
 from keyfold_sink.config.options import SinkOptions
-from keyfold_sink.kafka.contact import CLIENT_LOG, Contact
+from keyfold_sink.kafka.contact import CLIENT_LOG, BrokerContact
 from keyfold_sink.validate.convert.registry import ConfluentRegistry
 from keyfold_sink.validate.convert.registry_api import SchemaUnknown
 
@@ -62,7 +62,7 @@ def check_connections(
 
 
 def _kafka(options: SinkOptions, clock: Clock, on_good: Good, timeout_s: float) -> Iterator[ConfigError]:
-    contact = Contact(clock)
+    contact = BrokerContact(clock)
     settings: dict[str, Any] = {**_SILENT, **options.admin_settings, "error_cb": contact.heard}
     admin = AdminClient(settings)
     try:

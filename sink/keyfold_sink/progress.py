@@ -29,7 +29,7 @@ _SEGMENTS: Final = sample_key(names.OBJECTS.name, ("segment",))
 _BYTES: Final = sample_key(names.OBJECT_BYTES.name, ("segment",))
 
 
-class Progress:
+class SinkProgress:
     """Count commits, and show the counts on stderr if it is a terminal."""
 
     def __init__(self, name: str, clock: Clock) -> None:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from keyfold.errors import KeyfoldError
 from keyfold_sink.config.options import SinkOptions
-from keyfold_sink.status import State, WorkerStatus
+from keyfold_sink.status import RunState, WorkerStatus
 from keyfold_sink.topic_partition import TopicPartitionKey
 
 
@@ -41,7 +41,7 @@ class Service(Protocol):
     def cluster_id(self) -> str:
         """Return Kafka's cluster id, empty if Kafka does not answer."""
 
-    def target(self) -> State:
+    def target(self) -> RunState:
         """Return the desired state: RUNNING, PAUSED or STOPPED."""
 
     def workers(self) -> Sequence[WorkerStatus]:

@@ -25,7 +25,7 @@ _BLOCKED_MS: Final = 60_000
 _SHOWN: Final = 3
 
 
-class State(StrEnum):
+class RunState(StrEnum):
     """Connect's states of connectors and tasks, also used for partitions."""
 
     UNASSIGNED = "UNASSIGNED"
@@ -51,7 +51,7 @@ class PartitionStatus:
 
     topic: str
     partition: int
-    state: State
+    state: RunState
     next_offset: int = UNKNOWN
     position: int = UNKNOWN
     end_offset: int = UNKNOWN
@@ -77,7 +77,7 @@ class TaskStatus:
     """
 
     number: int
-    state: State
+    state: RunState
     trace: str = ""
     pid: int = UNKNOWN
     started_ms: int = UNKNOWN
@@ -106,7 +106,7 @@ def standstill(status: TaskStatus, now_ms: int) -> tuple[str, bool]:
 
     The second value is also true if no partition is stuck.
     """
-    behind = [one for one in status.partitions if one.state is State.RUNNING and one.lag_records != 0]
+    behind = [one for one in status.partitions if one.state is RunState.RUNNING and one.lag_records != 0]
     still = [one for one in behind if one.blocked_ms != UNKNOWN and now_ms - one.blocked_ms > _BLOCKED_MS]
     if not still:
         return "", True

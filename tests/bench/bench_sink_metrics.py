@@ -1,7 +1,7 @@
 """What counting costs: the sink's hot loop with its meter and with one that counts nothing, alternately in one process.
 
-    loop      CPU of `Reading.take` per record, batches of 10,000 records of one partition down to single records, and
-              100 records over 50 partitions: the meter is asked once a batch and once a partition in it
+    loop      CPU of `BatchReader.take` per record, batches of 10,000 records of one partition down to single
+              records, and 100 records over 50 partitions: the meter is asked once a batch and once a partition in it
     report    what a task makes each second, and a worker of it, at 1, 100 and 2,000 partitions; and a scrape
     store     a call through the metered store, which does nothing itself
 
@@ -31,21 +31,21 @@ from keyfold.runtime.clock import SystemClock
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.config.options import GapPolicy
 from keyfold_sink.config.rolling import RollPolicy
-from keyfold_sink.group.assignment import Assigned
-from keyfold_sink.group.group import Group
+from keyfold_sink.group.assignment import AssignedPartition
+from keyfold_sink.group.group import ConsumerGroup
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.collector import SinkMetrics
 from keyfold_sink.metrics.meter import TaskMeter
 from keyfold_sink.metrics.metered_store import MeteredStore
 from keyfold_sink.process import tune_process
-from keyfold_sink.status import PartitionStatus, State, TaskStatus, dump, load_task
-from keyfold_sink.task.reading import Reading
+from keyfold_sink.status import PartitionStatus, RunState, TaskStatus, dump, load_task
+from keyfold_sink.task.reading import BatchReader
 from keyfold_sink.validate.error_counts import ErrorCounts
-from keyfold_sink.validate.record_validation import ErrorPolicy, Intake
+from keyfold_sink.validate.record_validation import ErrorPolicy, RecordValidation
 from keyfold_sink.write.memory_budget import InFlight
-from keyfold_sink.write.partition import PartitionWriter, Tools
-from keyfold_sink.write.partition_health import Health
-from keyfold_sink.write.serial_queue import Lane, QueueRetry
+from keyfold_sink.write.partition import PartitionWriter, WriterResources
+from keyfold_sink.write.partition_health import PartitionHealth
+from keyfold_sink.write.serial_queue import QueueRetry, SerialQueue
 from tests.support.fake_group import FakeConsumer, FakeSource
 
 VALUE: Final = b'{"customer": 4711, "city": "Utrecht", "items": [1, 2, 3]}' * 4
@@ -74,19 +74,19 @@ class Loop:
         self.group = SimpleNamespace(
             running=owners.get, assigned=owners, troubles=SimpleNamespace(moves=lambda: None), fetching=None
         )
-        intake = Intake(
+        intake = RecordValidation(
             ErrorPolicy(), None, cast("Any", None), ErrorCounts(meter), CLOCK, lambda _owner: True, cast("Any", None)
         )
-        self.reading = Reading(cast("Group", self.group), GapPolicy.FAIL, intake, meter)
+        self.reading = BatchReader(cast("ConsumerGroup", self.group), GapPolicy.FAIL, intake, meter)
 
-    def _owner(self, pool: ThreadPoolExecutor, meter: TaskMeter, number: int) -> Assigned:
+    def _owner(self, pool: ThreadPoolExecutor, meter: TaskMeter, number: int) -> AssignedPartition:
         log = PartitionLog(MemoryStore(), Place("topics", "t", number), clock=CLOCK, random=Random(1))
         log.create(topic_id="T", cluster_id="C")
-        lane = Lane(pool, lambda error: print(error, file=sys.stderr))
+        lane = SerialQueue(pool, lambda error: print(error, file=sys.stderr))
         retry = QueueRetry(lane, Random(2))
         source = FakeSource(FakeConsumer())
-        tools = Tools(log.store, source, CLOCK, InFlight(), lambda _committed: None, meter=meter)
-        owner = Assigned(("t", number), lane, retry, log, Health(CLOCK))
+        tools = WriterResources(log.store, source, CLOCK, InFlight(), lambda _committed: None, meter=meter)
+        owner = AssignedPartition(("t", number), lane, retry, log, PartitionHealth(CLOCK))
         owner.writer = PartitionWriter(log.claim_sink(), lane, retry, RollPolicy(32_000_000, 600_000), tools)
         owner.is_fetched = owner.has_read = True
         return owner
@@ -152,9 +152,9 @@ def report(count: int) -> None:
     meter.observe(names.REQUEST_SECONDS, 0.1, "create")
     now_ms = CLOCK.now_ms()
     partitions = tuple(
-        PartitionStatus("topic", n, State.RUNNING, n, 2 * n, 3 * n, now_ms - n, now_ms - n) for n in range(count)
+        PartitionStatus("topic", n, RunState.RUNNING, n, 2 * n, 3 * n, now_ms - n, now_ms - n) for n in range(count)
     )
-    status = TaskStatus(0, State.RUNNING, "", 1, now_ms, now_ms, partitions, meter.values({}))
+    status = TaskStatus(0, RunState.RUNNING, "", 1, now_ms, now_ms, partitions, meter.values({}))
     values = cpu_us(lambda: meter.values({}), 300)
     travel = cpu_us(lambda: load_task(dump(status)), 30)
     for all_partitions in (False, True):
@@ -168,7 +168,7 @@ def report(count: int) -> None:
 def at_worker(status: TaskStatus, *, all_partitions: bool) -> tuple[float, float, int]:
     """Microseconds to take a report, milliseconds and bytes of a scrape."""
     metrics = SinkMetrics(
-        connector="users", connector_class="", version="1", clock=CLOCK, state=lambda: State.RUNNING,
+        connector="users", connector_class="", version="1", clock=CLOCK, state=lambda: RunState.RUNNING,
         place=lambda: (0, 0), all_partitions=all_partitions,
     )  # fmt: skip
     fresh = [load_task(dump(status)) for _ in range(20)]

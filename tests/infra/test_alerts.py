@@ -14,7 +14,7 @@ import yaml
 from keyfold_compactor.report.metric_names import FAILURES
 from keyfold_replicator.state.states import SyncState as ReplicaState
 from keyfold_sink.metrics.names import REPLACED_CAUSES
-from keyfold_sink.status import State as SinkState
+from keyfold_sink.status import RunState as SinkState
 from tests.support.each import each
 from tests.support.promql import Matcher, names_in
 from tests.support.served_metrics import TARGET_LABELS, all_served, served, unserved

@@ -27,13 +27,13 @@ from keyfold_compactor.report.report import PartitionOutcome
 from keyfold_replicator.rounds import runner
 from keyfold_sink.config.rolling import RollPolicy
 from keyfold_sink.kafka.source import SourceFacts
-from keyfold_sink.status import PartitionStatus, State, TaskStatus, WorkerStatus
-from keyfold_sink.worker.desired_state import OrderBook, sink_folder
+from keyfold_sink.status import PartitionStatus, RunState, TaskStatus, WorkerStatus
+from keyfold_sink.worker.desired_state import DesiredStateDocument, sink_folder
 from keyfold_sink.worker.run import WorkerTimings
-from keyfold_sink.worker.worker_registry import RollCall
+from keyfold_sink.worker.worker_registry import WorkerRegistry
 from keyfold_sink.write.memory_budget import InFlight
-from keyfold_sink.write.partition import PartitionWriter, Tools
-from keyfold_sink.write.serial_queue import Lane, QueueRetry
+from keyfold_sink.write.partition import PartitionWriter, WriterResources
+from keyfold_sink.write.serial_queue import QueueRetry, SerialQueue
 from tests.support import bill
 from tests.support.bill import Asked, Load, Prices, counted
 from tests.support.cleaning import patience
@@ -60,13 +60,13 @@ def test_an_hour_of_a_worker(is_busy: bool) -> None:
     clock = ManualClock()
     store = CountedStore(MemoryStore(clock=clock))
     folder, dice = sink_folder("topics", "users"), Random(1)
-    book = OrderBook(store, folder, clock, dice)
-    roll_call = RollCall(store, folder, book, "one", clock=clock, random=dice)
+    book = DesiredStateDocument(store, folder, clock, dice)
+    roll_call = WorkerRegistry(store, folder, book, "one", clock=clock, random=dice)
 
     def status() -> WorkerStatus:
         position = int(clock.monotonic_s()) if is_busy else 0
-        partition = PartitionStatus("users", 0, State.RUNNING, position=position)
-        task = TaskStatus(0, State.RUNNING, partitions=(partition,))
+        partition = PartitionStatus("users", 0, RunState.RUNNING, position=position)
+        task = TaskStatus(0, RunState.RUNNING, partitions=(partition,))
         return WorkerStatus("one", roll_call.slot, 1, "0.1", 0, (task,))
 
     every_s = WorkerTimings().roll_call_every_s
@@ -102,8 +102,8 @@ def rolled(rolls: int, records_a_roll: int, value_bytes: int) -> tuple[Asked, Co
     store.reset()
     crashes: list[BaseException] = []
     with ThreadPoolExecutor(1) as pool:
-        lane = Lane(pool, crashes.append)
-        tools = Tools(store, _Source(), clock, InFlight(), lambda _: None)
+        lane = SerialQueue(pool, crashes.append)
+        tools = WriterResources(store, _Source(), clock, InFlight(), lambda _: None)
         retry = QueueRetry(lane, dice, Backoff(1, 2))
         writer = PartitionWriter(session, lane, retry, RollPolicy(1 << 40, SEGMENT_MS), tools)
         for offset in range(rolls * records_a_roll):

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from keyfold_sink.validate.convert.avro_layout import BadData, compile_check
+from keyfold_sink.validate.convert.avro_layout import AvroDataInvalid, compile_check
 from tests.support.avro_cases import encode, has_empty_items, schemas, values
 from tests.support.columns import batch
 from tests.support.connect_judge import ask, avro_question, json_question
@@ -190,7 +190,7 @@ def accepts(schema: Any, data: bytes) -> tuple[bool, str]:
         end = compile_check(schema)(data, 0)
     except UnicodeDecodeError:
         return False, "text"
-    except BadData as error:
+    except AvroDataInvalid as error:
         return False, "boolean" if "boolean" in str(error) else "data"
     except (IndexError, RecursionError):
         return False, "data"

@@ -12,8 +12,8 @@ from confluent_kafka import Producer
 from confluent_kafka.cimpl import NewPartitions
 
 from keyfold_sink.kafka.source import SourceForbidden
-from keyfold_sink.status import State
-from keyfold_sink.task.commands import Order
+from keyfold_sink.status import RunState
+from keyfold_sink.task.commands import TaskCommand
 from keyfold_sink.task.timings import TaskTimings
 from tests.conftest import fresh
 from tests.support.kafka import KafkaBroker, produce_all, synthetic
@@ -39,9 +39,9 @@ def fill(broker: KafkaBroker, topic: str, count: int, partition: int = 0) -> Non
 def test_a_member_without_partitions_runs_rightly_idle(broker: KafkaBroker, topic: MakeTopic, task: MakeTask) -> None:
     name = topic()
     first = task(topics=name, name=name)
-    first.until(lambda: first.last.state is State.RUNNING and first.keys == {(name, 0)})
+    first.until(lambda: first.last.state is RunState.RUNNING and first.keys == {(name, 0)})
     second = task(topics=name, name=name)
-    second.until(lambda: second.last.state is State.RUNNING)
+    second.until(lambda: second.last.state is RunState.RUNNING)
     assert second.keys | first.keys == {(name, 0)}
     assert len(second.keys) + len(first.keys) == 1
 
@@ -53,28 +53,28 @@ def test_nothing_is_read_while_paused_whatever_the_group_does_meanwhile(
     first = task(topics=name, name=name)
     fill(broker, name, 500)
     first.until(lambda: first.partition((name, 0)).next_offset == 500)
-    first.orders.give(Order.PAUSE)
-    first.until(lambda: first.last.state is State.PAUSED)
+    first.orders.give(TaskCommand.PAUSE)
+    first.until(lambda: first.last.state is RunState.PAUSED)
     fill(broker, name, 300)
     fill(broker, name, 200, partition=1)
     second = task(topics=name, name=name, pause=True)  # takes one of the two
-    second.until(lambda: second.last.state is State.PAUSED and len(second.keys) == 1)
+    second.until(lambda: second.last.state is RunState.PAUSED and len(second.keys) == 1)
     first.until(lambda: len(first.keys) == 1)
     first.rests()
     second.rests()
     for one in (first, second):
         for partition in one.last.partitions:
             expected = 500 if partition.partition == 0 else 0
-            assert partition.state is State.PAUSED
+            assert partition.state is RunState.PAUSED
             assert (partition.position, partition.next_offset) == (expected, expected)
     second.end()  # its partition comes back, still paused
-    first.until(lambda: len(first.keys) == 2 and first.last.state is State.PAUSED)
-    first.until(lambda: all(p.state is State.PAUSED for p in first.last.partitions))
+    first.until(lambda: len(first.keys) == 2 and first.last.state is RunState.PAUSED)
+    first.until(lambda: all(p.state is RunState.PAUSED for p in first.last.partitions))
     first.rests()
     assert {p.position for p in first.last.partitions} == {500, 0}
-    first.orders.give(Order.RESUME)
+    first.orders.give(TaskCommand.RESUME)
     first.until(lambda: [first.partition((name, n)).next_offset for n in (0, 1)] == [800, 200])
-    assert first.last.state is State.RUNNING
+    assert first.last.state is RunState.RUNNING
     assert first.offsets((name, 0)) == list(range(800))
     assert first.offsets((name, 1)) == list(range(200))
 
@@ -86,8 +86,8 @@ def test_the_lag_is_seen_while_nothing_is_read(broker: KafkaBroker, topic: MakeT
     one = task(topics=name, name=name, timings=TaskTimings(ends_interval_s=0.3))
     one.until(lambda: one.partition((name, 0)).next_offset == 100)
     one.until(lambda: one.partition((name, 0)).end_offset == 100)
-    one.orders.give(Order.PAUSE)
-    one.until(lambda: one.last.state is State.PAUSED)
+    one.orders.give(TaskCommand.PAUSE)
+    one.until(lambda: one.last.state is RunState.PAUSED)
     fill(broker, name, 50)
     one.until(lambda: one.partition((name, 0)).lag_records == 50)
 
@@ -102,7 +102,7 @@ def test_a_flush_that_was_asked_for_commits_before_the_segment_is_due(
     status = one.partition((name, 0))
     assert status.next_offset == 0
     assert abs(status.oldest_record_ms - time.time() * 1000) < 60_000
-    one.orders.give(Order.FLUSH)
+    one.orders.give(TaskCommand.FLUSH)
     one.until(lambda: one.partition((name, 0)).next_offset == 100)
     one.until(lambda: one.partition((name, 0)).oldest_record_ms == -1)
 
@@ -145,14 +145,14 @@ def test_topics_that_match_are_found_while_the_task_runs_and_lost_ones_do_no_har
     base = topic()
     one = task(topics__regex=f"{base}-.*", name=base, timings=TaskTimings(topics_interval_s=0.5))
     one.rests()
-    assert one.last.state is State.UNASSIGNED
+    assert one.last.state is RunState.UNASSIGNED
     assert "topics.regex" in one.last.trace
     first, second = topic(name=f"{base}-a"), topic(name=f"{base}-b")
     fill(broker, first, 30)
     fill(broker, second, 20)
     one.until(lambda: one.partition((first, 0)).next_offset == 30 and one.partition((second, 0)).next_offset == 20)
     broker.delete_topic(first)
-    one.until(lambda: one.keys == {(second, 0)} and one.last.state is State.RUNNING, name="the topic to be given up")
+    one.until(lambda: one.keys == {(second, 0)} and one.last.state is RunState.RUNNING, name="the topic to be given up")
     fill(broker, second, 20)
     one.until(lambda: one.partition((second, 0)).next_offset == 40)
     assert one.offsets((first, 0)) == list(range(30))
@@ -164,7 +164,7 @@ def test_a_topic_that_is_missing_is_named_and_read_once_it_is_there(
     name = topic()
     missing = f"{name}-later"
     one = task(topics=f"{name},{missing}", name=name)
-    one.until(lambda: missing in one.last.trace and one.last.state is State.RUNNING)
+    one.until(lambda: missing in one.last.trace and one.last.state is RunState.RUNNING)
     topic(name=missing)
     fill(broker, missing, 10)
     one.until(lambda: one.partition((missing, 0)).next_offset == 10)
@@ -181,13 +181,13 @@ def test_a_static_member_comes_back_to_its_partitions_and_nobody_else_is_disturb
 
     first = member(1)
     second = member(2)
-    first.until(lambda: len(first.keys) == 1 and first.last.state is State.RUNNING)
-    second.until(lambda: len(second.keys) == 1 and second.last.state is State.RUNNING)
+    first.until(lambda: len(first.keys) == 1 and first.last.state is RunState.RUNNING)
+    second.until(lambda: len(second.keys) == 1 and second.last.state is RunState.RUNNING)
     mine, others = first.keys, second.keys
     owner = second.task._group.assigned[next(iter(others))]
     first.end()
     again = member(1)
-    again.until(lambda: again.keys == mine and again.last.state is State.RUNNING)
+    again.until(lambda: again.keys == mine and again.last.state is RunState.RUNNING)
     assert second.keys == others
     assert second.task._group.assigned[next(iter(others))] is owner, "the other one had to claim again"
 
@@ -197,12 +197,12 @@ def test_two_members_of_one_name_end_one_of_them_and_say_what_to_do(
 ) -> None:
     name = topic()
     first = task(topics=name, name=name, consumer__override__group__instance__id=name)
-    first.until(lambda: first.last.state is State.RUNNING and len(first.keys) == 1)
+    first.until(lambda: first.last.state is RunState.RUNNING and len(first.keys) == 1)
     second = task(topics=name, name=name, consumer__override__group__instance__id=name)
     error = first.wait_error()
     assert isinstance(error, SourceForbidden)
     assert "group.instance.id" in str(error)
-    second.until(lambda: second.last.state is State.RUNNING and len(second.keys) == 1)
+    second.until(lambda: second.last.state is RunState.RUNNING and len(second.keys) == 1)
 
 
 @pytest.mark.full
@@ -214,13 +214,13 @@ def test_a_task_that_the_group_has_forgotten_is_not_running_until_it_is_a_member
     quick = {"consumer__override__session__timeout__ms": "3000", "consumer__override__heartbeat__interval__ms": "500"}
     with live_tasks(private_broker.bootstrap_servers) as task:
         one = task(topics=name, name=name, **quick)
-        one.until(lambda: one.last.state is State.RUNNING and len(one.keys) == 1)
+        one.until(lambda: one.last.state is RunState.RUNNING and len(one.keys) == 1)
         os.kill(private_broker.pid, signal.SIGSTOP)
         try:
-            one.until(lambda: one.last.state is State.UNASSIGNED, 120, "the session to be over")
+            one.until(lambda: one.last.state is RunState.UNASSIGNED, 120, "the session to be over")
         finally:
             os.kill(private_broker.pid, signal.SIGCONT)
-        one.until(lambda: one.last.state is State.RUNNING and len(one.keys) == 1)
+        one.until(lambda: one.last.state is RunState.RUNNING and len(one.keys) == 1)
         fill(private_broker, name, 10)
         one.until(lambda: one.partition((name, 0)).next_offset == 10)
         one.until(lambda: one.last.trace == "")
@@ -229,4 +229,4 @@ def test_a_task_that_the_group_has_forgotten_is_not_running_until_it_is_a_member
 def test_brokers_that_cannot_be_reached_are_named(task: MakeTask) -> None:
     one = task(topics="t", name="nowhere", bootstrap__servers="127.0.0.1:1")
     one.until(lambda: "Kafka:" in one.last.trace)
-    assert one.last.state is State.UNASSIGNED
+    assert one.last.state is RunState.UNASSIGNED

@@ -15,7 +15,7 @@ from keyfold.log.decode import read_records
 from keyfold.log.names import Place
 from keyfold.runtime.clock import SystemClock
 from keyfold.store.memory import MemoryStore
-from keyfold_sink.status import UNKNOWN, State
+from keyfold_sink.status import UNKNOWN, RunState
 from tests.support.cleaning import load
 from tests.support.clocks import BOTH_WAYS, JumpingStore, SkewedClock
 from tests.support.sink_rig import T0, Rig, rigs
@@ -49,7 +49,7 @@ def life(whose: str, at: int, by_ms: int) -> int:
             rig.heard()
             status = rig.status()
             assert status is not None
-            assert (status.state, status.blocked_ms) == (State.RUNNING, UNKNOWN), status
+            assert (status.state, status.blocked_ms) == (RunState.RUNNING, UNKNOWN), status
     manifest = load(store, PLACE)
     found = [
         record.offset

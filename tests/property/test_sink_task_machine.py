@@ -14,7 +14,7 @@ from hypothesis import Phase
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from keyfold_sink.task.commands import Order
+from keyfold_sink.task.commands import TaskCommand
 from tests.support.machines import as_asked, run_machine
 from tests.support.sink_machine import ERRORS, KEYS, TaskMachine
 from tests.support.tiers import Sharded
@@ -74,8 +74,8 @@ class SinkTaskMachine(RuleBasedStateMachine):
     def wait(self, milliseconds: int) -> None:
         self.machine.clock.advance(milliseconds)
 
-    @rule(order=st.sampled_from([Order.PAUSE, Order.RESUME, Order.FLUSH]))
-    def order(self, order: Order) -> None:
+    @rule(order=st.sampled_from([TaskCommand.PAUSE, TaskCommand.RESUME, TaskCommand.FLUSH]))
+    def order(self, order: TaskCommand) -> None:
         self.machine.order(order)
 
     @rule(key=KEY, records=st.integers(0, 9))

@@ -18,7 +18,7 @@ from keyfold.log.decode import read_records
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind, SimulatedCrash
 from keyfold.verify.partition import verify_partition
-from keyfold_sink.validate.record_validation import Intake
+from keyfold_sink.validate.record_validation import RecordValidation
 from keyfold_sink.write.partition import PartitionWriter
 from keyfold_sink.write.skips import Skips
 from tests.support.sink_desk import PLACE, Desk, FakeChecks, FakeTopic, MakeDesk, desks, message
@@ -177,7 +177,11 @@ _take = Skips.take
 
 BUGS: dict[str, tuple[type, str, Any]] = {
     "commits wait for no letter": (PartitionWriter, "_await", lambda _self, _deliveries: None),
-    "the end passes what waits": (Intake, "read_to", lambda _self, owner, offset: owner.writer.read_to(offset)),
+    "the end passes what waits": (
+        RecordValidation,
+        "read_to",
+        lambda _self, owner, offset: owner.writer.read_to(offset),
+    ),
     "gaps are forgotten": (PartitionWriter, "skip", lambda self, _gaps, delivery: self._skips.add((), delivery)),
     "gaps come a commit early": (Skips, "take", lambda self, _position: _take(self, 1 << 60)),
 }

@@ -15,7 +15,7 @@ from keyfold.store.memory import MemoryStore
 from keyfold_sink.config.registry_settings import RegistrySettings
 from keyfold_sink.validate.convert.api import Checks, Rejected, SchemasPending
 from keyfold_sink.validate.convert.checks import checks_of
-from keyfold_sink.validate.convert.registry_api import Registry
+from keyfold_sink.validate.convert.registry_api import SchemaRegistry
 from keyfold_sink.validate.convert.schemas import SchemaTimings
 from tests.support.columns import batch
 
@@ -35,7 +35,7 @@ def opened(
     *,
     store: MemoryStore | None = None,
     key: bool = False,
-    open_registry: Callable[[RegistrySettings], Registry] | None = None,
+    open_registry: Callable[[RegistrySettings], SchemaRegistry] | None = None,
     more: dict[str, str] | None = None,
     timings: SchemaTimings = QUICK,
 ) -> Iterator[Checks]:

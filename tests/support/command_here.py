@@ -25,8 +25,8 @@ from keyfold.errors import KeyfoldError
 from keyfold.runtime import event_log
 from keyfold.runtime.clock import Clock
 from keyfold_sink.config.examine import options_of
-from keyfold_sink.status import State, TaskStatus
-from keyfold_sink.task.report import Voice
+from keyfold_sink.status import RunState, TaskStatus
+from keyfold_sink.task.report import StatusReporter
 from keyfold_sink.task.run import run_task
 
 # `keyfold_sink.process` leaves alone what the operator has set. This process goes on to run other tests.
@@ -55,12 +55,12 @@ def run_task_here(environment: Mapping[str, str], config: Path, clock: Clock) ->
     err, stop = StringIO(), threading.Event()
 
     def stop_a_failed_one(status: TaskStatus) -> None:
-        if status.state is State.FAILED:
+        if status.state is RunState.FAILED:
             stop.set()
 
     with _process_as_found(environment):
         event_log.configure(json=True, stream=err)
-        options, voice = options_of(read_config(config)), Voice(0, clock, stop_a_failed_one, interval_s=0.1)
+        options, voice = options_of(read_config(config)), StatusReporter(0, clock, stop_a_failed_one, interval_s=0.1)
         try:
             run_task(options, stop=stop, until_caught_up=False, clock=clock, random=Random(), voice=voice)
         except KeyfoldError as error:

@@ -9,7 +9,7 @@ from typing import Any
 
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
-from keyfold_sink.validate.convert.api import Checks, Stage
+from keyfold_sink.validate.convert.api import Checks, ConnectStage
 from keyfold_sink.validate.convert.checks import checks_of
 from tests.support.columns import batch
 
@@ -29,7 +29,7 @@ def rejected(converter: Any, *values: bytes | None) -> list[tuple[int, str]]:
     own = checks(value=converter)
     assert own is not None
     found = own.judge("t", 0, batch(values))
-    assert all(r.stage is Stage.VALUE_CONVERTER and r.message for r in found)
+    assert all(r.stage is ConnectStage.VALUE_CONVERTER and r.message for r in found)
     return [(r.index, r.cause) for r in found]
 
 

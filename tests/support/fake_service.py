@@ -11,10 +11,10 @@ from keyfold.runtime.clock import ManualClock
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.rest.backend import Backend, Metrics
 from keyfold_sink.rest.protocol import RestLimits
-from keyfold_sink.rest.server import Server, serve
+from keyfold_sink.rest.server import RestServer, serve
 from keyfold_sink.rest.sockets import listening
 from keyfold_sink.service import NoSuchTask, NotStopped, OffsetRefused
-from keyfold_sink.status import PartitionStatus, State, TaskStatus, WorkerStatus
+from keyfold_sink.status import PartitionStatus, RunState, TaskStatus, WorkerStatus
 from keyfold_sink.topic_partition import TopicPartitionKey
 
 NOW_MS = 1_700_000_000_000
@@ -36,10 +36,10 @@ def make_options(**more: str) -> SinkOptions:
 def partition(number: int, **more: Any) -> PartitionStatus:
     """A partition of `users` that is 10 records behind."""
     known = {"next_offset": 90, "position": 95, "end_offset": 100, "oldest_record_ms": NOW_MS - 4000}
-    return PartitionStatus("users", number, **{"state": State.RUNNING, **known, **more})
+    return PartitionStatus("users", number, **{"state": RunState.RUNNING, **known, **more})
 
 
-def task(number: int, state: State = State.RUNNING, **more: Any) -> TaskStatus:
+def task(number: int, state: RunState = RunState.RUNNING, **more: Any) -> TaskStatus:
     """A task that has just reported."""
     return TaskStatus(number, state, **{"reported_ms": NOW_MS, "partitions": (partition(number),), **more})
 
@@ -60,19 +60,19 @@ class FakeService:
         self.failure: Exception | None = None
         self.alive = True
         self.unready = ""
-        self.state = State.RUNNING
+        self.state = RunState.RUNNING
         self.ends: dict[TopicPartitionKey, int] = {("users", 0): 90, ("users", 1): 90}
         self._workers = workers or (worker(),)
 
     def cluster_id(self) -> str:
         return "I4ZmrWqfT2e-upky_4fdPA"
 
-    def target(self) -> State:
+    def target(self) -> RunState:
         return self.state
 
     def workers(self) -> Sequence[WorkerStatus]:
         self._fail()
-        if self.state is State.STOPPED:
+        if self.state is RunState.STOPPED:
             return [replace(one, tasks=()) for one in self._workers]
         return self._workers
 
@@ -84,15 +84,15 @@ class FakeService:
 
     def pause(self) -> None:
         self._called("pause")
-        self.state = State.PAUSED
+        self.state = RunState.PAUSED
 
     def resume(self) -> None:
         self._called("resume")
-        self.state = State.RUNNING
+        self.state = RunState.RUNNING
 
     def stop(self) -> None:
         self._called("stop")
-        self.state = State.STOPPED
+        self.state = RunState.STOPPED
 
     def restart(self, *, include_tasks: bool, only_failed: bool) -> None:
         self._called(("restart", include_tasks, only_failed))
@@ -119,7 +119,7 @@ class FakeService:
 
     def alter_offsets(self, offsets: Mapping[TopicPartitionKey, int]) -> None:
         self._called(("alter", dict(offsets)))
-        if self.state is not State.STOPPED:
+        if self.state is not RunState.STOPPED:
             raise NotStopped("it runs")
         for key, offset in offsets.items():
             if offset < self.ends.get(key, 2**63):
@@ -185,7 +185,7 @@ def make_backend(service: FakeService) -> Backend:
 
 
 @contextlib.contextmanager
-def serving(service: FakeService, limits: RestLimits | None = None, metrics: Metrics = metrics) -> Iterator[Server]:
+def serving(service: FakeService, limits: RestLimits | None = None, metrics: Metrics = metrics) -> Iterator[RestServer]:
     """REST on real sockets, as the service's options say; a free port of loopback unless told otherwise."""
     with (
         listening(service.options) as sockets,

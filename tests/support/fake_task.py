@@ -13,8 +13,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from keyfold_sink.status import PartitionStatus, State, TaskStatus, dump
-from keyfold_sink.task.commands import Order
+from keyfold_sink.status import PartitionStatus, RunState, TaskStatus, dump
+from keyfold_sink.task.commands import TaskCommand
 from keyfold_sink.worker.wire import decode_order, lines
 
 
@@ -25,7 +25,7 @@ class FakeProcess:
     number: int
     paused: bool
     pid: int
-    orders: list[Order] = field(default_factory=list)
+    orders: list[TaskCommand] = field(default_factory=list)
     signals: list[signal.Signals] = field(default_factory=list)
     code: int | None = None
     closed: bool = False
@@ -51,7 +51,7 @@ class FakeProcess:
         self.closed = True
 
     def report(
-        self, state: State = State.RUNNING, trace: str = "", partitions: tuple[PartitionStatus, ...] = ()
+        self, state: RunState = RunState.RUNNING, trace: str = "", partitions: tuple[PartitionStatus, ...] = ()
     ) -> None:
         self.reports.append(dump(TaskStatus(self.number, state, trace, pid=self.pid, partitions=partitions)))
 
@@ -94,14 +94,14 @@ def main(behaviour: str, fd: int) -> None:
     """
     if behaviour in {"hang", "stubborn"}:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    orders: list[Order] = []
+    orders: list[TaskCommand] = []
     threading.Thread(target=follow, args=(orders,), daemon=True).start()
     if behaviour == "slow":
         time.sleep(1)
     if behaviour in LAST_WORDS:
         trace, code = LAST_WORDS[behaviour]
         if trace:
-            say(fd, TaskStatus(0, State.FAILED, trace, pid=os.getpid()))
+            say(fd, TaskStatus(0, RunState.FAILED, trace, pid=os.getpid()))
         sys.exit(code)
     for count in range(10_000):
         if behaviour == "hang" and count == 2:
@@ -111,22 +111,22 @@ def main(behaviour: str, fd: int) -> None:
         report(fd, orders)
         if behaviour in CODES:
             sys.exit(CODES[behaviour])
-        if behaviour != "stubborn" and Order.STOP in orders:
+        if behaviour != "stubborn" and TaskCommand.STOP in orders:
             sys.exit(0)
         time.sleep(0.05)
 
 
-def follow(orders: list[Order]) -> None:
+def follow(orders: list[TaskCommand]) -> None:
     for line in lines(lambda: os.read(0, 4096)):
         if b'"config"' not in line:
             orders += [decode_order(line)]
-    orders += [Order.STOP]
+    orders += [TaskCommand.STOP]
 
 
-def report(fd: int, orders: Sequence[Order]) -> None:
-    told = [order for order in orders if order in {Order.PAUSE, Order.RESUME}]
-    state = State.PAUSED if told[-1:] == [Order.PAUSE] else State.RUNNING
-    say(fd, TaskStatus(0, state, pid=os.getpid(), values={"flushes": orders.count(Order.FLUSH)}))
+def report(fd: int, orders: Sequence[TaskCommand]) -> None:
+    told = [order for order in orders if order in {TaskCommand.PAUSE, TaskCommand.RESUME}]
+    state = RunState.PAUSED if told[-1:] == [TaskCommand.PAUSE] else RunState.RUNNING
+    say(fd, TaskStatus(0, state, pid=os.getpid(), values={"flushes": orders.count(TaskCommand.FLUSH)}))
 
 
 def say(fd: int, status: TaskStatus) -> None:

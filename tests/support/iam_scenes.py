@@ -29,11 +29,11 @@ from keyfold_compactor.execute.local import LocalExecutor
 from keyfold_compactor.job import Job, RunSelection
 from keyfold_compactor.options import CompactOptions
 from keyfold_demo.faults import DROP, Fault
-from keyfold_sink.status import State, TaskStatus, WorkerStatus
-from keyfold_sink.validate.convert.kept import KeptSchemas
-from keyfold_sink.worker.desired_state import OrderBook, sink_folder, take_slot
-from keyfold_sink.worker.log_end_offsets import Ends
-from keyfold_sink.worker.worker_registry import RollCall, leave_quietly
+from keyfold_sink.status import RunState, TaskStatus, WorkerStatus
+from keyfold_sink.validate.convert.kept import SchemaArchiveWriter
+from keyfold_sink.worker.desired_state import DesiredStateDocument, sink_folder, take_slot
+from keyfold_sink.worker.log_end_offsets import LogEndOffsets
+from keyfold_sink.worker.worker_registry import WorkerRegistry, leave_quietly
 from tests.support.cleaning import patience
 from tests.support.cleaning import record as noisy
 from tests.support.fake_topic import FakeTopic
@@ -152,7 +152,7 @@ def _sink_task(stage: Stage, store: S3Store) -> None:
 
 
 def _sink_schemas(store: S3Store) -> None:
-    kept = KeptSchemas(store, TOPICS_DIR)
+    kept = SchemaArchiveWriter(store, TOPICS_DIR)
     for _ in range(2):
         kept.keep(7, _KEPT, "http://registry")
 
@@ -162,12 +162,12 @@ class _Worker:
 
     def __init__(self, store: ObjectStore, clock: ManualClock, name: str) -> None:
         random = Random(name)
-        self.book = OrderBook(store, sink_folder(TOPICS_DIR, SINK), clock, random)
-        self.roll = RollCall(store, sink_folder(TOPICS_DIR, SINK), self.book, name, clock=clock, random=random)
+        self.book = DesiredStateDocument(store, sink_folder(TOPICS_DIR, SINK), clock, random)
+        self.roll = WorkerRegistry(store, sink_folder(TOPICS_DIR, SINK), self.book, name, clock=clock, random=random)
 
     def turn(self) -> None:
         self.roll.turn(
-            lambda: WorkerStatus(self.roll.worker_id, self.roll.slot, 1, "0.1", 0, (TaskStatus(0, State.RUNNING),))
+            lambda: WorkerStatus(self.roll.worker_id, self.roll.slot, 1, "0.1", 0, (TaskStatus(0, RunState.RUNNING),))
         )
 
 
@@ -186,7 +186,7 @@ def _sink_workers(stage: Stage, user: str) -> None:
 def _sink_ends(store: S3Store) -> None:
     cluster = FakeCluster()
     cluster.ends = {(TOPIC, 0): 300}
-    ends = Ends(store, TOPICS_DIR, cluster, SystemClock(), Random(3))
+    ends = LogEndOffsets(store, TOPICS_DIR, cluster, SystemClock(), Random(3))
     ends.places(ends.topics())
 
 
@@ -289,7 +289,7 @@ def replicated(keyfold: Buckets) -> None:
     keyfold.source.made_log(BEGUN.topic).append(records("a=1"))
     keyfold.replica.store(ROOT).put(BEGUN.key(FIRST_COPY_NAME), b"of a version before", Create())
     made = keyfold.source.made_log()
-    KeptSchemas(keyfold.source.store(ROOT), TOPICS_DIR).keep(1, _KEPT, "")
+    SchemaArchiveWriter(keyfold.source.store(ROOT), TOPICS_DIR).keep(1, _KEPT, "")
     made.append(records("a=1 b=2"))
     keyfold.source.s3.set_faults(*(Fault(f"^PUT /{keyfold.replica.bucket}/.*{end}$", applied=True) for end in LOST))
     keyfold("replica", "run", keyfold.source_url, "--once")
@@ -355,7 +355,7 @@ def reader(stage: Stage, user: str) -> None:
     for text, start in (("a=1 b=2 a=", 0), ("c=3 d=4", 3)):
         made.append(records(text, start))
     made.compact()
-    KeptSchemas(stage.store(ROOT), TOPICS_DIR).keep(1, _KEPT, "")
+    SchemaArchiveWriter(stage.store(ROOT), TOPICS_DIR).keep(1, _KEPT, "")
     keyfold = Buckets(stage, stage, user, user)
     url = keyfold.source_url
     keyfold("log", "list", url)

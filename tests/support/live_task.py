@@ -15,10 +15,10 @@ from keyfold_sink.config.memory_plan import plan_memory
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.kafka.cluster import AdminSource
 from keyfold_sink.kafka.consumer import admin_config, open_consumer
-from keyfold_sink.kafka.contact import Contact
-from keyfold_sink.status import PartitionStatus, State, TaskStatus
-from keyfold_sink.task.commands import Order, TaskOrders
-from keyfold_sink.task.report import Voice
+from keyfold_sink.kafka.contact import BrokerContact
+from keyfold_sink.status import PartitionStatus, RunState, TaskStatus
+from keyfold_sink.task.commands import TaskCommand, TaskCommands
+from keyfold_sink.task.report import StatusReporter
 from keyfold_sink.task.sink_task import SinkTask
 from keyfold_sink.task.timings import TaskTimings
 from tests.support.fake_group import Key
@@ -48,7 +48,7 @@ class LiveTask:
         values = {"name": "live", "bootstrap.servers": bootstrap_servers, "s3.bucket.name": "b", "topics.dir": "topics"}
         options = SinkOptions.parse({**values, **_QUICK, **{key.replace("__", "."): v for key, v in config.items()}})
         self.store = store
-        self.orders = TaskOrders(threading.Event(), pause=pause)
+        self.orders = TaskCommands(threading.Event(), pause=pause)
         self.statuses: list[TaskStatus] = []
         self.error: BaseException | None = None
         clock = SystemClock()
@@ -57,11 +57,13 @@ class LiveTask:
             options,
             store=store,
             source=AdminSource(admin_config(options), clock),
-            open_consumer=lambda on_commit, on_error: open_consumer(options, plan, on_commit, on_error, Contact(clock)),
+            open_consumer=lambda on_commit, on_error: open_consumer(
+                options, plan, on_commit, on_error, BrokerContact(clock)
+            ),
             clock=clock,
             random=Random(),
             orders=self.orders,
-            voice=Voice(0, clock, self.statuses.append, interval_s=0.05),
+            voice=StatusReporter(0, clock, self.statuses.append, interval_s=0.05),
             timings=timings,
         )
         self._thread = threading.Thread(target=self._run)
@@ -77,7 +79,7 @@ class LiveTask:
         return self
 
     def end(self) -> None:
-        self.orders.give(Order.STOP)
+        self.orders.give(TaskCommand.STOP)
         self._thread.join(60)
         assert not self._thread.is_alive()
 
@@ -95,7 +97,7 @@ class LiveTask:
 
     @property
     def last(self) -> TaskStatus:
-        return self.statuses[-1] if self.statuses else TaskStatus(0, State.UNASSIGNED)
+        return self.statuses[-1] if self.statuses else TaskStatus(0, RunState.UNASSIGNED)
 
     @property
     def keys(self) -> set[Key]:
@@ -103,7 +105,7 @@ class LiveTask:
 
     def partition(self, key: Key) -> PartitionStatus:
         found = [p for p in self.last.partitions if (p.topic, p.partition) == key]
-        return found[0] if found else PartitionStatus(*key, State.UNASSIGNED)
+        return found[0] if found else PartitionStatus(*key, RunState.UNASSIGNED)
 
     def rests(self) -> None:
         """Let the loop turn for a moment in which something could go wrong."""
@@ -133,6 +135,6 @@ def live_tasks(bootstrap_servers: str) -> Iterator[MakeTask]:
         yield build
     finally:
         for task in made:
-            task.orders.give(Order.STOP)
+            task.orders.give(TaskCommand.STOP)
         for task in made:
             task.end()

@@ -22,7 +22,7 @@ from keyfold_replicator.status import metric_names as replica_names
 from keyfold_sink.metrics.collector import SinkMetrics
 from keyfold_sink.metrics.meter import BAR
 from keyfold_sink.metrics.names import METRICS as SINK_METRICS
-from keyfold_sink.status import PartitionStatus, State, TaskStatus
+from keyfold_sink.status import PartitionStatus, RunState, TaskStatus
 
 TARGET_LABELS: Final = frozenset({"namespace", "job", "instance", "pod"})
 """What Prometheus adds to what it scrapes, in Kubernetes."""
@@ -76,17 +76,17 @@ def _sink() -> CollectorRegistry:
         connector_class="io.Sink",
         version="1",
         clock=clock,
-        state=lambda: State.RUNNING,
+        state=lambda: RunState.RUNNING,
         place=lambda: (0, 1),
     )
     now_ms = clock.now_ms()
     values = {key: 1.0 for metric in SINK_METRICS for key in _keys(metric)}
     partitions = (
-        PartitionStatus("t", 0, State.RUNNING, 5, 8, 12, now_ms - 9, now_ms - 8, "slow", now_ms, now_ms - 1),
-        PartitionStatus("t", 1, State.FAILED, error="bad", error_ms=now_ms),
+        PartitionStatus("t", 0, RunState.RUNNING, 5, 8, 12, now_ms - 9, now_ms - 8, "slow", now_ms, now_ms - 1),
+        PartitionStatus("t", 1, RunState.FAILED, error="bad", error_ms=now_ms),
     )
-    running = TaskStatus(0, State.RUNNING, "", 11, now_ms, now_ms, partitions, values)
-    failed = TaskStatus(1, State.FAILED, "no right", 12, now_ms, now_ms)
+    running = TaskStatus(0, RunState.RUNNING, "", 11, now_ms, now_ms, partitions, values)
+    failed = TaskStatus(1, RunState.FAILED, "no right", 12, now_ms, now_ms)
     for _ in range(2):
         metrics.observe([running, failed], {"crashed": 1})
         clock.advance(1_000)

@@ -22,18 +22,18 @@ from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import ObjectStore
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.config.rolling import RollPolicy, RollReason
-from keyfold_sink.group.assignment import Assigned, PauseReason
+from keyfold_sink.group.assignment import AssignedPartition, PauseReason
 from keyfold_sink.kafka.source import SourceFacts
 from keyfold_sink.metrics.meter import TaskMeter
-from keyfold_sink.validate.convert.api import Rejected, SchemasPending, Stage
-from keyfold_sink.validate.dead_letter import Sender
-from keyfold_sink.validate.dead_letter_topic import DeadLetters
+from keyfold_sink.validate.convert.api import ConnectStage, Rejected, SchemasPending
+from keyfold_sink.validate.dead_letter import DeadLetterOrigin
+from keyfold_sink.validate.dead_letter_topic import DeadLetterTopic
 from keyfold_sink.validate.error_counts import ErrorCounts
-from keyfold_sink.validate.record_validation import ErrorPolicy, Intake
+from keyfold_sink.validate.record_validation import ErrorPolicy, RecordValidation
 from keyfold_sink.write.memory_budget import InFlight
-from keyfold_sink.write.partition import Committed, PartitionWriter, Tools
-from keyfold_sink.write.partition_health import Health
-from keyfold_sink.write.serial_queue import Lane, QueueRetry
+from keyfold_sink.write.partition import Committed, PartitionWriter, WriterResources
+from keyfold_sink.write.partition_health import PartitionHealth
+from keyfold_sink.write.serial_queue import QueueRetry, SerialQueue
 
 KEY = ("t", 0)
 PLACE = Place("topics", *KEY)
@@ -64,7 +64,7 @@ class FakeChecks:
             self.asking = True
             raise SchemasPending
         return [
-            Rejected(at, Stage.VALUE_CONVERTER, CONVERTER, value[1:].decode(), f"{value!r} is poison")
+            Rejected(at, ConnectStage.VALUE_CONVERTER, CONVERTER, value[1:].decode(), f"{value!r} is poison")
             for at, value in enumerate(batch.values)
             if value is not None and value.startswith(b"!")
         ]
@@ -131,11 +131,11 @@ class FakeFetching:
     def __init__(self) -> None:
         self.said: list[tuple[str, PauseReason]] = []
 
-    def hold(self, owner: Assigned, reason: PauseReason) -> None:
+    def hold(self, owner: AssignedPartition, reason: PauseReason) -> None:
         owner.holds.add(reason)
         self.said.append(("hold", reason))
 
-    def release(self, owner: Assigned, reason: PauseReason) -> None:
+    def release(self, owner: AssignedPartition, reason: PauseReason) -> None:
         if reason in owner.holds:
             owner.holds.discard(reason)
             self.said.append(("release", reason))
@@ -181,9 +181,9 @@ class Desk:
         self.reports: list[Committed] = []
         self.roll_policy = RollPolicy(10_000_000, 60_000, flush_size)
         counts = ErrorCounts(self.meter)
-        self.letters: DeadLetters | None = None
+        self.letters: DeadLetterTopic | None = None
         if topic is not None:
-            self.letters = DeadLetters(
+            self.letters = DeadLetterTopic(
                 TOPIC,
                 topic.open,
                 limit_bytes=limit_bytes,
@@ -191,8 +191,8 @@ class Desk:
                 counts=counts,
                 clock=self.clock,
             )
-        sender = Sender("sink", 3, context=True)
-        self.intake = Intake(
+        sender = DeadLetterOrigin("sink", 3, context=True)
+        self.intake = RecordValidation(
             ErrorPolicy(tolerates, logs, policy.get("logs_messages", False), sender, self.letters),
             checks,
             self.fetching,
@@ -211,10 +211,10 @@ class Desk:
     def claim(self) -> None:
         log = self._log()
         self.session = log.claim_sink()
-        lane = Lane(self.pool, self.crashes.append)
+        lane = SerialQueue(self.pool, self.crashes.append)
         retry = QueueRetry(lane, self.random, Backoff(1, 2))
-        self.owner = Assigned(KEY, lane, retry, log, Health(self.clock))
-        tools = Tools(self.store, OneTopic(), self.clock, self.in_flight, self.reports.append)
+        self.owner = AssignedPartition(KEY, lane, retry, log, PartitionHealth(self.clock))
+        tools = WriterResources(self.store, OneTopic(), self.clock, self.in_flight, self.reports.append)
         self.owner.writer = self.writer = PartitionWriter(self.session, lane, retry, self.roll_policy, tools)
         self.owner.is_fetched = True
 

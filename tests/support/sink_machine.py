@@ -23,15 +23,15 @@ from keyfold.store.memory import MemoryStore
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.config.rolling import RollPolicy, RollReason
 from keyfold_sink.kafka.cluster import AdminSource
-from keyfold_sink.status import State, TaskStatus
+from keyfold_sink.status import RunState, TaskStatus
 from keyfold_sink.task import sink_task as worker
-from keyfold_sink.task.commands import Order, TaskOrders
-from keyfold_sink.task.report import Voice
+from keyfold_sink.task.commands import TaskCommand, TaskCommands
+from keyfold_sink.task.report import StatusReporter
 from keyfold_sink.task.sink_task import SinkTask
 from keyfold_sink.write.batch import columns
 from keyfold_sink.write.memory_budget import InFlight
-from keyfold_sink.write.partition import PartitionWriter, Tools
-from keyfold_sink.write.serial_queue import Lane, QueueRetry
+from keyfold_sink.write.partition import PartitionWriter, WriterResources
+from keyfold_sink.write.serial_queue import QueueRetry, SerialQueue
 from tests.support.fake_group import FakeConsumer, FakeSource, Key
 from tests.support.proof import read_segments
 
@@ -83,7 +83,7 @@ class Hands(Executor):
             self.jobs.pop(choice % len(self.jobs))()
 
     def end(self, _deadline_s: float, _monotonic_s: Callable[[], float]) -> bool:
-        """See `Senders.end`."""
+        """See `IoPool.end`."""
         self.jobs.clear()
         return True
 
@@ -97,7 +97,7 @@ class TaskMachine:
         self.kafka = FakeConsumer(idle_s=0.0, batch=5)
         self.source = FakeSource(self.kafka)
         self.hands = Hands()
-        self.orders = TaskOrders(threading.Event())
+        self.orders = TaskCommands(threading.Event())
         self.statuses: list[TaskStatus] = []
         self.owned: set[Key] = set()
         self.refusals = 0
@@ -106,7 +106,7 @@ class TaskMachine:
         self._read_when_paused: int | None = None
         self.kafka.refuse = self._refuse
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(worker, "Senders", lambda: self.hands)
+            patch.setattr(worker, "IoPool", lambda: self.hands)
             self.task = SinkTask(
                 SinkOptions.parse(_CONFIG),
                 store=self.store,
@@ -115,7 +115,7 @@ class TaskMachine:
                 clock=self.clock,
                 random=Random(1),
                 orders=self.orders,
-                voice=Voice(0, self.clock, self.statuses.append, interval_s=0.0),
+                voice=StatusReporter(0, self.clock, self.statuses.append, interval_s=0.0),
             )
         self.group = self.task._group
         self.kafka.on_commit, self.kafka.on_error = self.group.on_commit, self.group.on_error
@@ -138,11 +138,11 @@ class TaskMachine:
         elif self._read_when_paused is None:
             self._read_when_paused = self.kafka.handed_over.total()
 
-    def order(self, order: Order) -> None:
+    def order(self, order: TaskCommand) -> None:
         """Somebody gives an order."""
         self.orders.give(order)
-        if order is not Order.FLUSH:
-            self.is_paused = order is Order.PAUSE
+        if order is not TaskCommand.FLUSH:
+            self.is_paused = order is TaskCommand.PAUSE
             self._read_when_paused = None  # until the task has had a turn
 
     def produce(self, key: Key, count: int, hole: int) -> None:
@@ -171,8 +171,8 @@ class TaskMachine:
         session = log.claim_sink()
         hands = Hands()
         hands.at_once = True
-        lane = Lane(hands, lambda _error: None)
-        tools = Tools(self.store, self.source, self.clock, InFlight(), lambda _event: None)
+        lane = SerialQueue(hands, lambda _error: None)
+        tools = WriterResources(self.store, self.source, self.clock, InFlight(), lambda _event: None)
         writer = PartitionWriter(session, lane, QueueRetry(lane, Random(0)), RollPolicy(10**7, 10**7), tools)
         rows = [m for m in self.kafka.records.get(key, []) if (m.offset() or 0) >= writer.position][:records]
         if rows:
@@ -221,12 +221,12 @@ class TaskMachine:
         for partition in status.partitions:
             key = (partition.topic, partition.partition)
             assert partition.next_offset <= self.next_offset(key), "says durable what is not"
-            if partition.state is State.FAILED:
+            if partition.state is RunState.FAILED:
                 assert partition.error
                 assert partition.error_ms > 0
                 assert key not in self.kafka.fetched
-        failed = any(partition.state is State.FAILED for partition in status.partitions)
-        assert (status.state is State.FAILED) == failed
+        failed = any(partition.state is RunState.FAILED for partition in status.partitions)
+        assert (status.state is RunState.FAILED) == failed
 
     def check_records(self) -> None:
         """Each record is in its log once, in order, as far as the log goes."""
@@ -256,7 +256,7 @@ class TaskMachine:
             *(lambda: self.produce(random.choice(KEYS), random.randint(1, 12), random.choice((0, 0, 3))),) * 4,
             lambda: self.assign(random.choice(KEYS)),
             lambda: self._take_one_away(random),
-            lambda: self.order(random.choice((Order.PAUSE, *(Order.RESUME,) * 4, Order.FLUSH))),
+            lambda: self.order(random.choice((TaskCommand.PAUSE, *(TaskCommand.RESUME,) * 4, TaskCommand.FLUSH))),
             lambda: self.rival(random.choice(KEYS), random.choice((0, 0, 5))),
             lambda: self.report_error(random.choice(KEYS), random.choice(ERRORS)),
             lambda: self.clock.advance(random.choice((10, 200, 1_500, 20_000))),
@@ -282,7 +282,7 @@ class TaskMachine:
 
     def settle(self) -> None:
         """Nothing happens any more but work: all of it comes to be in the logs."""
-        self.order(Order.RESUME)
+        self.order(TaskCommand.RESUME)
         self.refusals = 0
         self.quiet(lambda: not self.hands.jobs)
         for key in KEYS:

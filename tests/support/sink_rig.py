@@ -18,9 +18,9 @@ from keyfold.store.memory import MemoryStore
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.group.catchup import CatchUp
 from keyfold_sink.kafka.cluster import AdminSource
-from keyfold_sink.status import PartitionStatus, State, TaskStatus
-from keyfold_sink.task.commands import Order, TaskOrders
-from keyfold_sink.task.report import Voice
+from keyfold_sink.status import PartitionStatus, RunState, TaskStatus
+from keyfold_sink.task.commands import TaskCommand, TaskCommands
+from keyfold_sink.task.report import StatusReporter
 from keyfold_sink.task.sink_task import SinkTask
 from keyfold_sink.task.timings import TaskTimings
 from keyfold_sink.validate.convert.api import Checks
@@ -51,7 +51,7 @@ class Rig:
         values["offset.flush.interval.ms"] = "50"
         values |= {key.replace("__", "."): value for key, value in changes.items()}
         self.store = store
-        self.orders = TaskOrders(threading.Event(), pause=pause)
+        self.orders = TaskCommands(threading.Event(), pause=pause)
         self.statuses: list[TaskStatus] = []
         self.error: BaseException | None = None
         self.kafka = FakeConsumer()
@@ -63,7 +63,7 @@ class Rig:
             clock=clock or SystemClock(),
             random=Random(1),
             orders=self.orders,
-            voice=Voice(0, clock or SystemClock(), self.statuses.append, interval_s=0.02),
+            voice=StatusReporter(0, clock or SystemClock(), self.statuses.append, interval_s=0.02),
             catch_up=None if catch_up is None else CatchUp(catch_up),
             transaction_timeout_s=transaction_timeout_s,
             checks=checks,
@@ -89,7 +89,7 @@ class Rig:
             self.until(lambda: bool(self.kafka._on))
 
     def end(self) -> None:
-        self.orders.give(Order.STOP)
+        self.orders.give(TaskCommand.STOP)
         self._thread.join(60)
         assert not self._thread.is_alive()
 
@@ -124,7 +124,7 @@ class Rig:
         before = len(self.statuses)
         self.until(lambda: len(self.statuses) > before + 1)
 
-    def says(self, state: State) -> bool:
+    def says(self, state: RunState) -> bool:
         """Whether the last report says so of the task."""
         return bool(self.statuses) and self.statuses[-1].state is state
 

@@ -14,10 +14,10 @@ from keyfold.store.wrappers.faults import FaultyStore
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.kafka.source import SourceFacts, SourceUnavailable, TopicGone
 from keyfold_sink.status import TaskStatus
-from keyfold_sink.worker.desired_state import OrderBook, sink_folder
-from keyfold_sink.worker.log_end_offsets import Ends
+from keyfold_sink.worker.desired_state import DesiredStateDocument, sink_folder
+from keyfold_sink.worker.log_end_offsets import LogEndOffsets
 from keyfold_sink.worker.sink_service import SinkService
-from keyfold_sink.worker.worker_registry import RollCall
+from keyfold_sink.worker.worker_registry import WorkerRegistry
 
 FOLDER = sink_folder("topics", "users")
 
@@ -47,7 +47,7 @@ class FakeCluster:
 class FakeTasks:
     """A supervisor that follows at once."""
 
-    def __init__(self, book: OrderBook) -> None:
+    def __init__(self, book: DesiredStateDocument) -> None:
         self._book = book
         self.of: tuple[TaskStatus, ...] = ()
         self.version: int | None = None
@@ -75,15 +75,15 @@ class Worker:
         self.faulty = FaultyStore(world.store)
         random = Random(int.from_bytes(name.encode()))
         clock = world.clock
-        self.book = OrderBook(self.faulty, FOLDER, clock, random)
-        self.roll = RollCall(self.faulty, FOLDER, self.book, name, clock=clock, random=random)
+        self.book = DesiredStateDocument(self.faulty, FOLDER, clock, random)
+        self.roll = WorkerRegistry(self.faulty, FOLDER, self.book, name, clock=clock, random=random)
         self.tasks = FakeTasks(self.book)
         self.service = SinkService(
             SinkOptions.parse({**VALUES, **world.values}),
             book=self.book,
             roll_call=self.roll,
             tasks=self.tasks,
-            ends=Ends(self.faulty, "topics", world.cluster, clock, random),
+            ends=LogEndOffsets(self.faulty, "topics", world.cluster, clock, random),
             ask_cluster_id=world.ask_cluster_id,
             clock=clock,
             version="0.1",

@@ -14,7 +14,7 @@ from keyfold.config.option_fields import Entry, Kind, entries
 from keyfold.config.option_table import OptionTable, option_table
 from keyfold.errors import ConfigError
 from keyfold_sink.config.aliases import rewrite
-from keyfold_sink.config.examine import Findings, examine, examine_request
+from keyfold_sink.config.examine import ConfigFindings, examine, examine_request
 from keyfold_sink.config.options import SinkOptions
 
 CONNECTOR_CLASS: Final = "keyfold_sink.KeyfoldSinkConnector"
@@ -30,7 +30,7 @@ _WIDTHS: Final[Mapping[Kind, str]] = {
 }
 
 
-class Definitions:
+class ConnectDefinitions:
     """Definitions and checks of configurations for `keyfold_sink.rest`; `running` is this worker's configuration."""
 
     def __init__(self, running: SinkOptions) -> None:
@@ -55,7 +55,7 @@ def validate(values: Mapping[str, str], environ: Mapping[str, str]) -> dict[str,
     return infos(examine(values, environ))
 
 
-def infos(findings: Findings) -> dict[str, Any]:
+def infos(findings: ConfigFindings) -> dict[str, Any]:
     """Return findings in Connect's form. As in Connect, wrong keys without a definition come first."""
     errors: dict[str, list[str]] = {}
     for mistake in findings.mistakes:

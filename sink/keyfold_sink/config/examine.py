@@ -27,7 +27,7 @@ _CONVERTER: Final = re.compile(r"(?:^|\.)(?:key|value)\.converter")
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class ConfigFindings:
     """The result of a check. `written` is the configuration as it was given; `options` is None if it has mistakes."""
 
     written: Mapping[str, str]
@@ -36,13 +36,13 @@ class Findings:
     notes: tuple[Note, ...]
 
 
-def examine(written: Mapping[str, str], environ: Mapping[str, str]) -> Findings:
+def examine(written: Mapping[str, str], environ: Mapping[str, str]) -> ConfigFindings:
     """Fill in placeholders, parse the options, and let the Kafka client check its keys. Return all mistakes."""
     values, unfilled = resolve_all(written, environ)
     found = _examine_filled(values)
     left_out = {mistake.key for mistake in unfilled}
     mistakes = (*unfilled, *(mistake for mistake in found.mistakes if mistake.key not in left_out))
-    return Findings(written, None if mistakes else found.options, mistakes, found.notes)
+    return ConfigFindings(written, None if mistakes else found.options, mistakes, found.notes)
 
 
 def options_of(values: Mapping[str, str]) -> SinkOptions:
@@ -56,7 +56,7 @@ def options_of(values: Mapping[str, str]) -> SinkOptions:
     return found.options
 
 
-def examine_request(written: Mapping[str, str], running: SinkOptions) -> Findings:
+def examine_request(written: Mapping[str, str], running: SinkOptions) -> ConfigFindings:
     """Find the mistakes of a configuration that came over REST, without accessing anything that it names.
 
     A hidden value or a placeholder is replaced by its value in the `running` configuration if all settings about
@@ -73,7 +73,7 @@ def examine_request(written: Mapping[str, str], running: SinkOptions) -> Finding
     mistakes = [*found.mistakes]
     mistakes += _client_mistakes(values, mistakes)
     told = tuple(mistake for mistake in mistakes if mistake.key not in left_out)
-    return Findings(written, None if mistakes else found.options, told, found.notes)
+    return ConfigFindings(written, None if mistakes else found.options, told, found.notes)
 
 
 def _connecting(values: Mapping[str, str]) -> dict[str, str]:
@@ -106,6 +106,6 @@ def _clean(mistake: ConfigError, values: Mapping[str, str]) -> ConfigError:
     return ConfigError(mistake.key, without_secrets(text, values), hint=mistake.hint)
 
 
-def with_mistakes(findings: Findings, more: tuple[ConfigError, ...]) -> Findings:
+def with_mistakes(findings: ConfigFindings, more: tuple[ConfigError, ...]) -> ConfigFindings:
     """Return the same findings with `more` mistakes."""
     return replace(findings, mistakes=(*findings.mistakes, *more)) if more else findings

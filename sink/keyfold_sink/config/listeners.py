@@ -26,7 +26,7 @@ _EXAMPLE: Final = f"write it as {DEFAULT_LISTENER}"
 
 
 @dataclass(frozen=True, slots=True)
-class Listener:
+class RestListener:
     """One address to listen on; port 0 is any free port."""
 
     host: str
@@ -41,7 +41,7 @@ class Listener:
         return f"http://{host_in_url(self.host)}:{self.port}"
 
 
-def parse_listeners(values: Iterable[str]) -> tuple[Listener, ...]:
+def parse_listeners(values: Iterable[str]) -> tuple[RestListener, ...]:
     """Parse `listeners`. Raise `ConfigError` on the first mistake."""
     found = tuple(map(_parse, values))
     taken = [(listener.host, listener.port) for listener in found if listener.port]
@@ -50,7 +50,7 @@ def parse_listeners(values: Iterable[str]) -> tuple[Listener, ...]:
     return found
 
 
-def _parse(value: str) -> Listener:
+def _parse(value: str) -> RestListener:
     match = _LISTENER.fullmatch(value.strip())
     if match is None:
         raise ConfigError(KEY, f"{value!r} is not a valid listener", hint=_EXAMPLE)
@@ -67,7 +67,7 @@ def _parse(value: str) -> Listener:
         raise ConfigError(KEY, f"{port} is not a valid port", hint="the highest port is 65535")
     if match["host"].startswith("["):
         _require_ipv6(host)
-    return Listener(host, port)
+    return RestListener(host, port)
 
 
 def _require_ipv6(host: str) -> None:
@@ -93,7 +93,7 @@ def host_in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def require_token(listeners: Iterable[Listener], token: str | None) -> None:
+def require_token(listeners: Iterable[RestListener], token: str | None) -> None:
     """Raise `ConfigError` if other machines can reach the API without a token, or if clients cannot send the token."""
     if token is not None:
         if not token or not token.isascii() or not token.isprintable() or " " in token:

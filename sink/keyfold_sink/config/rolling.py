@@ -35,7 +35,7 @@ class RollReason(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fill:
+class SegmentFill:
     """The state of a segment: records, stored bytes, and the monotonic second at which its first record arrived."""
 
     record_count: int
@@ -51,7 +51,7 @@ class RollPolicy:
     segment_ms: int
     flush_size: int = 0
 
-    def due(self, fill: Fill, now_s: float) -> RollReason | None:
+    def due(self, fill: SegmentFill, now_s: float) -> RollReason | None:
         """Return why this segment must be finished now, or None."""
         if fill.record_count == 0:
             return None

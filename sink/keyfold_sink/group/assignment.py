@@ -40,9 +40,9 @@ from keyfold_sink.kafka.source import (
     ASKED_REASON,
     SKIPPED,
     Resumed,
-    Source,
     SourceFacts,
     TopicGone,
+    TopicSource,
     check_identity,
     check_offsets,
     resumed,
@@ -50,8 +50,8 @@ from keyfold_sink.kafka.source import (
 from keyfold_sink.status import UNKNOWN
 from keyfold_sink.topic_partition import TopicPartitionKey
 from keyfold_sink.write.partition import PartitionWriter
-from keyfold_sink.write.partition_health import Health
-from keyfold_sink.write.serial_queue import Lane, QueueRetry
+from keyfold_sink.write.partition_health import PartitionHealth
+from keyfold_sink.write.serial_queue import QueueRetry, SerialQueue
 
 _TRUNCATION_LOOKS: Final = 3
 # At most this number of offsets after the log's last record are read again, to prove with that record that the topic is
@@ -60,7 +60,7 @@ _READ_AGAIN_MAX: Final = 10_000
 _SET_BACK_DELAYS: Final = Backoff(first_ms=200, cap_ms=30_000)
 
 
-class Stage(Enum):
+class PartitionStage(Enum):
     """The stages in the module's diagram."""
 
     LOADING = "loading"
@@ -83,7 +83,7 @@ class PauseReason(Enum):
 class Loaded:
     """The manifest is known."""
 
-    owner: Assigned
+    owner: AssignedPartition
     pinned: Pinned
 
 
@@ -91,7 +91,7 @@ class Loaded:
 class Claimed:
     """The claim succeeded: this task has the epoch, and the source is the topic that the log continues."""
 
-    owner: Assigned
+    owner: AssignedPartition
     session: SinkSession
     start_offset: int
     end_offset: int
@@ -100,14 +100,14 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
+class PartitionStopped:
     """The partition's work ended with an error."""
 
-    owner: Assigned
+    owner: AssignedPartition
     error: BaseException
 
 
-Report = Callable[[Loaded | Claimed | Stopped], None]
+Report = Callable[[Loaded | Claimed | PartitionStopped], None]
 
 
 def set_back_s(set_backs: int, random: Random) -> float:
@@ -117,7 +117,7 @@ def set_back_s(set_backs: int, random: Random) -> float:
 
 
 @dataclass(eq=False, slots=True)
-class Assigned:
+class AssignedPartition:
     """A partition assigned to this task, for one attempt to write it; a reset makes a new object.
 
     `failure` is the error that ended the partition's work for good. `holds` are reasons not to read this partition now,
@@ -127,15 +127,15 @@ class Assigned:
     """
 
     key: TopicPartitionKey
-    lane: Lane
+    lane: SerialQueue
     retry: QueueRetry
     log: PartitionLog
-    health: Health
+    health: PartitionHealth
     set_backs: int = 0
     fences: int = 0
     load_at_s: float = 0.0
     is_loading: bool = False
-    stage: Stage = Stage.LOADING
+    stage: PartitionStage = PartitionStage.LOADING
     pinned: Pinned | None = None
     token: str = ""
     confirm_at_s: float = 0.0
@@ -185,7 +185,7 @@ def _start(manifest: Manifest, facts: SourceFacts) -> tuple[int, int]:
     return start, manifest.last_leader_epoch if start == last else NO_LEADER_EPOCH
 
 
-def require_same_branch(owner: Assigned, offset: int, leader_epoch: int) -> None:
+def require_same_branch(owner: AssignedPartition, offset: int, leader_epoch: int) -> None:
     """Raise `SourceError` if Kafka's record at an offset of the log is newer than the log's.
 
     Leader epochs ascend with offsets, and records that a new leader writes after a truncation have a higher epoch. The
@@ -205,18 +205,18 @@ def require_same_branch(owner: Assigned, offset: int, leader_epoch: int) -> None
 class Claims:
     """The jobs that bring a partition from one stage to the next. They run on its serial queue."""
 
-    source: Source
+    source: TopicSource
     gap_policy: GapPolicy
     random: Random
     report: Report
     gap_recorded: Callable[[], None] = lambda: None
 
-    def load(self, owner: Assigned) -> None:
+    def load(self, owner: AssignedPartition) -> None:
         """Read the manifest. If there is no log yet, create one at the source's earliest offset."""
         pinned = owner.retry.repeat(lambda: self._load_or_create(owner))
         self.report(Loaded(owner, pinned))
 
-    def claim(self, owner: Assigned) -> None:
+    def claim(self, owner: AssignedPartition) -> None:
         """Compare the source with the log, and take the epoch in the manifest that was confirmed.
 
         Raise `SourceError`, `Fenced` if another sink claimed in between, or `CommitUnknown`, after which the membership
@@ -238,11 +238,11 @@ class Claims:
         start_offset, leader_epoch = _start(session.manifest, facts)
         self.report(Claimed(owner, session, start_offset, facts.end_offset, at, leader_epoch))
 
-    def require_topic(self, owner: Assigned) -> None:
+    def require_topic(self, owner: AssignedPartition) -> None:
         """Raise `SourceError` if the topic does not exist."""
         self._facts(owner)
 
-    def _load_or_create(self, owner: Assigned) -> Pinned:
+    def _load_or_create(self, owner: AssignedPartition) -> Pinned:
         try:
             return owner.log.load()
         except LogNotFound:
@@ -254,7 +254,7 @@ class Claims:
                 settings=facts.settings,
             )
 
-    def _facts(self, owner: Assigned) -> SourceFacts:
+    def _facts(self, owner: AssignedPartition) -> SourceFacts:
         topic, partition = owner.key
         try:
             return owner.retry.repeat_after(TopicGone, lambda: self.source.facts(topic, partition))
@@ -263,7 +263,7 @@ class Claims:
                 topic, partition, "the topic no longer exists", hint="all records that were read from it are in the log"
             ) from error
 
-    def _compare(self, owner: Assigned, pinned: Pinned, facts: SourceFacts) -> Gap | None:
+    def _compare(self, owner: AssignedPartition, pinned: Pinned, facts: SourceFacts) -> Gap | None:
         """Compare offsets. A truncation must be seen three times: a new leader may report an old end for a moment."""
         for looks_left in reversed(range(_TRUNCATION_LOOKS)):
             if facts.end_offset >= pinned.manifest.next_offset or not looks_left:
@@ -272,7 +272,7 @@ class Claims:
             facts = self._facts(owner)
         return check_offsets(pinned.manifest, facts, self.gap_policy)
 
-    def _last_appended_ms(self, owner: Assigned, pinned: Pinned) -> int:
+    def _last_appended_ms(self, owner: AssignedPartition, pinned: Pinned) -> int:
         """Return when the log's last segment was written, in store time.
 
         The time in the manifest is that of a later commit, perhaps a much later one. The object's own time is more
@@ -292,7 +292,7 @@ class Claims:
             stamps.append(pinned.manifest.sink.append_seen_ms)
         return min(stamps, default=pinned.seen_ms)
 
-    def _skip(self, owner: Assigned, session: SinkSession, gap: Gap) -> None:
+    def _skip(self, owner: AssignedPartition, session: SinkSession, gap: Gap) -> None:
         def skip() -> None:
             if session.refresh().next_offset == gap.from_offset:
                 session.advance(gap.to_offset, gaps=(gap,))

@@ -17,7 +17,7 @@ from keyfold.runtime.clock import Clock
 _HOLDS_FOR_S: Final = 60.0
 
 
-class Troubles:
+class ClientErrors:
     """The errors of one client. Only the main thread uses it."""
 
     def __init__(self, clock: Clock) -> None:

@@ -30,7 +30,7 @@ class PositionLost(KeyfoldError):
     retriable = True
 
 
-class Verdict(Enum):
+class ErrorScope(Enum):
     """How far an error reaches."""
 
     AGAIN = "again"
@@ -42,15 +42,15 @@ _AGAIN: Final = (Fenced, OffsetMoved, UploadLost, CommitUnknown)
 _TASK: Final = (AccessDenied, BucketMissing, ConditionsIgnored, ConfigError, SourceForbidden)
 
 
-def verdict(error: BaseException) -> Verdict:
+def verdict(error: BaseException) -> ErrorScope:
     """Return how far the error that ended a partition's work reaches."""
     if not isinstance(error, KeyfoldError):
-        return Verdict.TASK
+        return ErrorScope.TASK
     if isinstance(error, _AGAIN) or error.retriable:
-        return Verdict.AGAIN
+        return ErrorScope.AGAIN
     if isinstance(error, _TASK) and not isinstance(error, TopicForbidden):
-        return Verdict.TASK
-    return Verdict.PARTITION
+        return ErrorScope.TASK
+    return ErrorScope.PARTITION
 
 
 _CAUSES: Final = (

@@ -1,8 +1,8 @@
 """Which partitions the client fetches: those that are claimed, unless there is a reason to pause.
 
 Reasons are independent, and fetching continues when none is left. Reasons of the whole task are kept here. Those of one
-partition are kept with it (`Assigned.holds`), and end with its attempt. The client remembers a pause beyond unassigning
-(seen with librdkafka 2.16), so each partition is paused or resumed when fetching of it begins.
+partition are kept with it (`AssignedPartition.holds`), and end with its attempt. The client remembers a pause beyond
+unassigning (seen with librdkafka 2.16), so each partition is paused or resumed when fetching of it begins.
 
 A pause discards records that the client has fetched and not returned; they are fetched again. A pause longer than the
 time for which a tombstone stays in the topic has the effect of an absence. So the source is checked after it as after a
@@ -17,17 +17,17 @@ from dataclasses import replace
 from confluent_kafka import KafkaException, TopicPartition
 
 from keyfold.runtime.clock import Clock
-from keyfold_sink.group.assignment import Assigned, PauseReason
+from keyfold_sink.group.assignment import AssignedPartition, PauseReason
 from keyfold_sink.kafka.client import GroupConsumer
 from keyfold_sink.kafka.source import Resumed, was_away
 from keyfold_sink.status import UNKNOWN
 from keyfold_sink.topic_partition import TopicPartitionKey
 
 
-class Fetching:
+class PartitionFetching:
     """The fetching of one task. Only the main thread uses it. `reasons` pause the whole task."""
 
-    def __init__(self, assigned: Mapping[TopicPartitionKey, Assigned], clock: Clock) -> None:
+    def __init__(self, assigned: Mapping[TopicPartitionKey, AssignedPartition], clock: Clock) -> None:
         self.reasons: set[PauseReason] = set()
         self._assigned = assigned
         self._clock = clock
@@ -48,13 +48,13 @@ class Fetching:
         """Set the client."""
         self._consumer = consumer
 
-    def begin(self, owner: Assigned, start: TopicPartition) -> None:
+    def begin(self, owner: AssignedPartition, start: TopicPartition) -> None:
         """Start fetching at `start` once the partition is not paused."""
         self.consumer.incremental_assign([start])
         owner.is_fetched = True
         self._tell([owner], pause=bool(self.reasons or owner.holds))
 
-    def end(self, owners: Iterable[Assigned]) -> None:
+    def end(self, owners: Iterable[AssignedPartition]) -> None:
         """Stop fetching these partitions."""
         fetched = [owner for owner in owners if owner.is_fetched]
         for owner in fetched:
@@ -76,21 +76,21 @@ class Fetching:
         if was_on and not self.reasons:
             self._tell(self._free(), pause=False)
 
-    def hold(self, owner: Assigned, reason: PauseReason) -> None:
+    def hold(self, owner: AssignedPartition, reason: PauseReason) -> None:
         """Pause fetching of one partition."""
         was_held = bool(owner.holds)
         owner.holds.add(reason)
         if not was_held and owner.is_fetched and not self.reasons:
             self._tell([owner], pause=True)
 
-    def release(self, owner: Assigned, reason: PauseReason) -> None:
+    def release(self, owner: AssignedPartition, reason: PauseReason) -> None:
         """Resume fetching of one partition, unless there is another reason to pause."""
         was_held = bool(owner.holds)
         owner.holds.discard(reason)
         if was_held and not owner.holds and owner.is_fetched and not self.reasons:
             self._tell([owner], pause=False)
 
-    def end_offset(self, owner: Assigned) -> int:
+    def end_offset(self, owner: AssignedPartition) -> int:
         """Return the high watermark of the client's last fetch, `UNKNOWN` before. Makes no request."""
         if not owner.is_fetched:
             return UNKNOWN
@@ -100,10 +100,10 @@ class Fetching:
             return UNKNOWN
         return high if high >= 0 else UNKNOWN
 
-    def _free(self) -> list[Assigned]:
+    def _free(self) -> list[AssignedPartition]:
         return [owner for owner in self._assigned.values() if owner.is_fetched and not owner.holds]
 
-    def _tell(self, owners: Sequence[Assigned], *, pause: bool) -> None:
+    def _tell(self, owners: Sequence[AssignedPartition], *, pause: bool) -> None:
         if owners:
             places = [TopicPartition(*owner.key) for owner in owners]
             (self.consumer.pause if pause else self.consumer.resume)(places)
@@ -113,7 +113,7 @@ class Fetching:
             elif owner.paused_s is None:
                 owner.paused_s = self._clock.monotonic_s()
 
-    def _goes_on(self, owner: Assigned) -> None:
+    def _goes_on(self, owner: AssignedPartition) -> None:
         """Record where and when reading resumes after a pause."""
         paused_s, owner.paused_s = owner.paused_s, None
         nothing_read = not owner.has_read and owner.resumed is None

@@ -26,10 +26,18 @@ from keyfold.errors import Fenced, KeyfoldError
 from keyfold.log.partition_log import PartitionLog
 from keyfold.runtime.clock import Clock
 from keyfold_sink.config.rolling import RollReason
-from keyfold_sink.group.assignment import Assigned, Claimed, Claims, Loaded, Stage, Stopped, set_back_s
-from keyfold_sink.group.client_errors import Troubles
-from keyfold_sink.group.error_scope import PositionLost, Verdict, set_back_cause, verdict
-from keyfold_sink.group.fetching import Fetching
+from keyfold_sink.group.assignment import (
+    AssignedPartition,
+    Claimed,
+    Claims,
+    Loaded,
+    PartitionStage,
+    PartitionStopped,
+    set_back_s,
+)
+from keyfold_sink.group.client_errors import ClientErrors
+from keyfold_sink.group.error_scope import ErrorScope, PositionLost, set_back_cause, verdict
+from keyfold_sink.group.fetching import PartitionFetching
 from keyfold_sink.group.membership import Membership
 from keyfold_sink.group.offsets import GroupOffsets
 from keyfold_sink.kafka.client import GroupConsumer
@@ -38,17 +46,17 @@ from keyfold_sink.metrics import names
 from keyfold_sink.metrics.meter import TaskMeter
 from keyfold_sink.topic_partition import TopicPartitionKey
 from keyfold_sink.write.partition import Committed, PartitionWriter
-from keyfold_sink.write.partition_health import Health
-from keyfold_sink.write.serial_queue import LOOK_AGAIN_S, Lane, QueueRetry
+from keyfold_sink.write.partition_health import PartitionHealth
+from keyfold_sink.write.serial_queue import LOOK_AGAIN_S, QueueRetry, SerialQueue
 
-Event = Loaded | Claimed | Stopped | Committed
+Event = Loaded | Claimed | PartitionStopped | Committed
 
 # A process that resumes after a suspension fences the owner once. A task that is fenced this often without a commit in
 # between has a rival that is also a member of its group: another sink writes the same log.
 _FENCES_MAX: Final = 10
 
 
-class Group:
+class ConsumerGroup:
     """The partitions of this task. Only the main thread uses it; serial queues report to it through `inbox`.
 
     `doubts_topics`: the client has reported that a topic or partition does not exist, which the cluster has not
@@ -64,18 +72,18 @@ class Group:
         clock: Clock,
         random: Random,
         open_log: Callable[[TopicPartitionKey], PartitionLog],
-        open_writer: Callable[[Assigned, Claimed], PartitionWriter],
-        before_revoke: Callable[[Sequence[Assigned]], None],
+        open_writer: Callable[[AssignedPartition, Claimed], PartitionWriter],
+        before_revoke: Callable[[Sequence[AssignedPartition]], None],
         on_committed: Callable[[Committed], None],
         one_failed_ends_all: bool,
         meter: TaskMeter | None = None,
         look_again_s: float = LOOK_AGAIN_S,
     ) -> None:
-        self.assigned: dict[TopicPartitionKey, Assigned] = {}
+        self.assigned: dict[TopicPartitionKey, AssignedPartition] = {}
         self.log_ends: dict[TopicPartitionKey, int] = {}
-        self.fetching = Fetching(self.assigned, clock)
+        self.fetching = PartitionFetching(self.assigned, clock)
         self.is_member = False
-        self.troubles = Troubles(clock)
+        self.troubles = ClientErrors(clock)
         self.doubts_topics = False
         self._claims = claims
         self._inbox = inbox
@@ -104,7 +112,7 @@ class Group:
         self.fetching.use(consumer)
         consumer.subscribe(list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
 
-    def running(self, key: TopicPartitionKey) -> Assigned | None:
+    def running(self, key: TopicPartitionKey) -> AssignedPartition | None:
         """Return the partition if its records are to be written now."""
         owner = self.assigned.get(key)
         return owner if owner is not None and owner.is_fetched else None
@@ -127,7 +135,7 @@ class Group:
             elif self.assigned.get(event.owner.key) is event.owner and event.owner.failure is None:
                 if isinstance(event, Loaded):
                     event.owner.pinned = event.pinned
-                    event.owner.stage = Stage.CONFIRMING
+                    event.owner.stage = PartitionStage.CONFIRMING
                 elif isinstance(event, Claimed):
                     self._claimed(event)
                 else:
@@ -137,7 +145,7 @@ class Group:
         """Stop writing and fetching all partitions; the next owner reads again what is not committed."""
         self._drop(list(self.assigned.values()))
 
-    def set_back(self, owner: Assigned, why: str, cause: str = "position") -> None:
+    def set_back(self, owner: AssignedPartition, why: str, cause: str = "position") -> None:
         """Drop all that is not committed, and start again at the log's end. `cause` is the metric's label."""
         if self.assigned.get(owner.key) is not owner:
             return
@@ -147,7 +155,7 @@ class Group:
         self._drop([owner])
         self._begin(owner.key, owner)
 
-    def lose_position(self, owner: Assigned, why: str) -> None:
+    def lose_position(self, owner: AssignedPartition, why: str) -> None:
         """Commit what was read, then start again at the log's end."""
         self.fetching.end([owner])
         if owner.writer is not None:
@@ -158,19 +166,19 @@ class Group:
 
         owner.lane.submit(give_up)
 
-    def fail(self, owner: Assigned, error: KeyfoldError) -> None:
+    def fail(self, owner: AssignedPartition, error: KeyfoldError) -> None:
         """Stop a partition's work for good. Records before the error are still committed, if possible.
 
         Raise the error if it concerns the whole task, or if one failed partition ends the task.
         """
-        if self._one_failed_ends_all or verdict(error) is Verdict.TASK:
+        if self._one_failed_ends_all or verdict(error) is ErrorScope.TASK:
             raise error
         if self.assigned.get(owner.key) is not owner or owner.failure is not None:
             return
         self._events.error("partition failed", topic=owner.key[0], partition=owner.key[1], error=str(error))
         self.fetching.end([owner])
         owner.health.failed(error)
-        owner.failure, owner.failed_ms, owner.stage = error, self._clock.now_ms(), Stage.FAILED
+        owner.failure, owner.failed_ms, owner.stage = error, self._clock.now_ms(), PartitionStage.FAILED
         if owner.writer is not None and owner.lane.closed:
             owner.writer.abandon()
         elif owner.writer is not None:
@@ -224,16 +232,16 @@ class Group:
 
     # Stages
 
-    def _begin(self, key: TopicPartitionKey, before: Assigned | None = None) -> None:
-        health = Health(self._clock) if before is None else before.health
-        lane = Lane(
+    def _begin(self, key: TopicPartitionKey, before: AssignedPartition | None = None) -> None:
+        health = PartitionHealth(self._clock) if before is None else before.health
+        lane = SerialQueue(
             self._executor,
-            lambda error: self._inbox.put(Stopped(owner, error)),
+            lambda error: self._inbox.put(PartitionStopped(owner, error)),
             health,
             on_retry=lambda: self._meter.count(names.RETRIES),
         )
         retry = QueueRetry(lane, self._random, look_again_s=self._look_again_s)
-        owner = Assigned(key, lane, retry, self._open_log(key), health)
+        owner = AssignedPartition(key, lane, retry, self._open_log(key), health)
         if before is not None:
             owner.set_backs, owner.fences = before.set_backs + 1, before.fences
             owner.committed_ms = before.committed_ms
@@ -243,7 +251,7 @@ class Group:
     def _load(self) -> None:
         now_s = self._clock.monotonic_s()
         for owner in self.assigned.values():
-            if owner.stage is Stage.LOADING and not owner.is_loading and owner.load_at_s <= now_s:
+            if owner.stage is PartitionStage.LOADING and not owner.is_loading and owner.load_at_s <= now_s:
                 owner.is_loading = True
                 owner.lane.submit(lambda owner=owner: self._claims.load(owner))  # type: ignore[misc]
 
@@ -251,7 +259,7 @@ class Group:
         owner = event.owner
         owner.writer = self._open_writer(owner, event)
         owner.resumed, owner.end_offset = event.resumed, event.end_offset
-        owner.stage = Stage.RUNNING
+        owner.stage = PartitionStage.RUNNING
         owner.health.went_on()
         self._meter.count(names.CLAIMS)
         manifest = event.session.manifest
@@ -291,7 +299,7 @@ class Group:
             reason=event.reason.value,
         )
 
-    def _stopped(self, event: Stopped) -> None:
+    def _stopped(self, event: PartitionStopped) -> None:
         owner, error = event.owner, event.error
         if isinstance(error, Fenced):
             owner.fences += 1
@@ -299,14 +307,14 @@ class Group:
             if owner.fences >= _FENCES_MAX:
                 error = _rivals(owner)
                 return self.fail(owner, error)
-        if verdict(error) is Verdict.AGAIN:
+        if verdict(error) is ErrorScope.AGAIN:
             return self.set_back(owner, str(error), set_back_cause(error))
         if isinstance(error, KeyfoldError):
             return self.fail(owner, error)
         topic, partition = owner.key
         raise RuntimeError(f"unexpected error while writing {topic}-{partition}") from error
 
-    def _drop(self, owners: Iterable[Assigned]) -> None:
+    def _drop(self, owners: Iterable[AssignedPartition]) -> None:
         """Stop writing and fetching; a commit in flight may take effect or be fenced."""
         owners = list(owners)
         for owner in owners:
@@ -344,17 +352,17 @@ class Group:
         self._meter.rebalance_began()
         self._give_up(consumer, self._owners(partitions))
 
-    def _owners(self, partitions: list[TopicPartition]) -> list[Assigned]:
+    def _owners(self, partitions: list[TopicPartition]) -> list[AssignedPartition]:
         keys = ((place.topic, place.partition) for place in partitions)
         return [self.assigned[key] for key in keys if key in self.assigned]
 
-    def _give_up(self, consumer: GroupConsumer, owners: list[Assigned]) -> None:
+    def _give_up(self, consumer: GroupConsumer, owners: list[AssignedPartition]) -> None:
         if not any(owner.is_fetched for owner in owners):
             consumer.incremental_unassign([])  # the client waits for the call
         self._drop(owners)
 
 
-def _rivals(owner: Assigned) -> Fenced:
+def _rivals(owner: AssignedPartition) -> Fenced:
     return Fenced(
         *owner.key,
         f"another sink has claimed the partition {owner.fences} times before this sink could commit a record",

@@ -14,7 +14,7 @@ import structlog
 from confluent_kafka import KafkaError, TopicPartition
 
 from keyfold.runtime.clock import Clock
-from keyfold_sink.group.assignment import Assigned, Claims, Stage, Stopped
+from keyfold_sink.group.assignment import AssignedPartition, Claims, PartitionStage, PartitionStopped
 from keyfold_sink.kafka.cluster import FORBIDDEN, GONE
 from keyfold_sink.kafka.source import SourceForbidden, TopicForbidden
 from keyfold_sink.topic_partition import TopicPartitionKey
@@ -31,10 +31,10 @@ class Membership:
 
     def __init__(
         self,
-        assigned: Mapping[TopicPartitionKey, Assigned],
+        assigned: Mapping[TopicPartitionKey, AssignedPartition],
         claims: Claims,
         commit: Callable[[list[TopicPartition]], None],
-        stopped: Callable[[Stopped], None],
+        stopped: Callable[[PartitionStopped], None],
         clock: Clock,
     ) -> None:
         self._assigned = assigned
@@ -50,7 +50,7 @@ class Membership:
         now_s = self._clock.monotonic_s()
         offsets = []
         for owner in self._assigned.values():
-            if owner.stage is Stage.CONFIRMING and owner.confirm_at_s <= now_s:
+            if owner.stage is PartitionStage.CONFIRMING and owner.confirm_at_s <= now_s:
                 self._attempts += 1
                 owner.token = f"keyfold claim {self._attempts}"
                 owner.confirm_at_s = now_s + _CONFIRM_AGAIN_S
@@ -61,20 +61,20 @@ class Membership:
     def answered(self, offset: TopicPartition, refused: KafkaError | None) -> None:
         """Handle the group's answer for one partition."""
         owner = self._assigned.get((offset.topic, offset.partition))
-        if owner is None or owner.stage is not Stage.CONFIRMING or offset.metadata != owner.token:
+        if owner is None or owner.stage is not PartitionStage.CONFIRMING or offset.metadata != owner.token:
             return
         if refused is None:
-            owner.stage = Stage.CLAIMING
+            owner.stage = PartitionStage.CLAIMING
             owner.lane.submit(lambda: self._claims.claim(owner))
         elif refused.code() in FORBIDDEN:
             kind = TopicForbidden if refused.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED else SourceForbidden
             self._stopped(
-                Stopped(owner, kind(f"{owner.key[0]}: Kafka refuses to commit group offsets: {refused.str()}"))
+                PartitionStopped(owner, kind(f"{owner.key[0]}: Kafka refuses to commit group offsets: {refused.str()}"))
             )
         else:
             self._refused(owner, refused)
 
-    def _refused(self, owner: Assigned, refused: KafkaError) -> None:
+    def _refused(self, owner: AssignedPartition, refused: KafkaError) -> None:
         """Handle a refusal: the process is no longer a member, or the group is rebalancing; the next answer decides."""
         owner.confirm_at_s = self._clock.monotonic_s() + _REFUSED_AGAIN_S
         owner.health.failed(f"group membership not confirmed: {refused.str()}")

@@ -22,7 +22,7 @@ from confluent_kafka.admin._resource import ResourceType
 from keyfold.errors import KeyfoldError
 from keyfold.runtime.clock import Clock
 from keyfold_sink.config.client_checks import client_refusal
-from keyfold_sink.kafka.contact import QUIET, Contact
+from keyfold_sink.kafka.contact import QUIET, BrokerContact
 from keyfold_sink.kafka.source import (
     FOLLOWED_SETTINGS,
     SourceFacts,
@@ -67,7 +67,7 @@ class AdminSource:
 
     def __init__(self, config: Mapping[str, str], clock: Clock, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
         """Create the client. `timeout_s` is the time-out of each request."""
-        self._contact = Contact(clock)
+        self._contact = BrokerContact(clock)
         settings: dict[str, Any] = {**QUIET, **config, "error_cb": self._contact.heard}
         try:
             self._admin = AdminClient(settings)

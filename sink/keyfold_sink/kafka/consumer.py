@@ -12,7 +12,7 @@ from keyfold_sink.config.client_checks import client_refusal
 from keyfold_sink.config.memory_plan import MemoryPlan
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.kafka.client import GroupConsumer
-from keyfold_sink.kafka.contact import QUIET, Contact
+from keyfold_sink.kafka.contact import QUIET, BrokerContact
 from keyfold_sink.kafka.source import SourceForbidden
 
 # With librdkafka's default of a second, the sink is idle after its queue was full for a moment.
@@ -66,7 +66,7 @@ def open_consumer(
     plan: MemoryPlan,
     on_commit: Callable[[Any, Any], None],
     on_error: Callable[[Any], None],
-    contact: Contact,
+    contact: BrokerContact,
 ) -> GroupConsumer:
     """Open a consumer, not subscribed yet. Raise `ConfigError` for keys or values that the client refuses.
 

@@ -77,7 +77,7 @@ def _tls_hint(text: str) -> str:
     )
 
 
-class Contact:
+class BrokerContact:
     """The answers and refusals of brokers to one client. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:

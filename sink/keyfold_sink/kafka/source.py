@@ -68,7 +68,7 @@ class SourceFacts:
     settings: Mapping[str, str]
 
 
-class Source(Protocol):
+class TopicSource(Protocol):
     """Requests to the cluster from threads other than the consumer's. All raise `SourceUnavailable` and `TopicGone`."""
 
     def facts(self, topic: str, partition: int) -> SourceFacts:

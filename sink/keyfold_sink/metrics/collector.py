@@ -16,7 +16,7 @@ from keyfold.runtime.clock import Clock
 from keyfold.runtime.metrics_server import serving
 from keyfold_sink.metrics.names import METRICS
 from keyfold_sink.metrics.worker_figures import Ledger, View
-from keyfold_sink.status import State, TaskStatus
+from keyfold_sink.status import RunState, TaskStatus
 
 
 class SinkMetrics(MetricsCollector):
@@ -33,7 +33,7 @@ class SinkMetrics(MetricsCollector):
         connector_class: str,
         version: str,
         clock: Clock,
-        state: Callable[[], State],
+        state: Callable[[], RunState],
         place: Callable[[], tuple[int, int]],
         all_partitions: bool = False,
     ) -> None:

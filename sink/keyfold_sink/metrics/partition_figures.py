@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from keyfold.metrics.metric import Metric, Sample
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.names import PARTITIONS_SHOWN
-from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus
+from keyfold_sink.status import UNKNOWN, PartitionStatus, RunState, TaskStatus
 from keyfold_sink.topic_partition import TopicPartitionKey
 
 Figures = Mapping[TopicPartitionKey, float]
@@ -32,7 +32,7 @@ class Stalls:
         """Record the partitions' current statuses."""
         for partition in partitions:
             key = (partition.topic, partition.partition)
-            if partition.state is State.PAUSED or partition.lag_records <= 0:
+            if partition.state is RunState.PAUSED or partition.lag_records <= 0:
                 self._still.pop(key, None)
             elif key not in self._still or self._still[key][0] != partition.next_offset:
                 self._still[key] = partition.next_offset, now_s
@@ -84,7 +84,7 @@ def partition_samples(
         late = {key: committed_ms for key, committed_ms in late.items() if key in lags}
     ages = {key: _age_s(p, now_ms) for key, p in partitions.items()}
     blocked = {key: s for key, s in ((key, _blocked_s(p, now_ms)) for key, p in partitions.items()) if s is not None}
-    failed = [key for key, p in partitions.items() if p.state is State.FAILED]
+    failed = [key for key, p in partitions.items() if p.state is RunState.FAILED]
     worst_lags = _largest(lags, limit)
     figures: dict[Metric, Figures] = {
         names.PARTITION_LAG: worst_lags,
@@ -118,7 +118,7 @@ def _once(partitions: Iterable[PartitionStatus]) -> dict[TopicPartitionKey, Part
 
 def _rank(partition: PartitionStatus) -> tuple[bool, int]:
     """Rank the reports of a partition: the task that has claimed it ranks above others."""
-    return partition.state is not State.UNASSIGNED, partition.next_offset
+    return partition.state is not RunState.UNASSIGNED, partition.next_offset
 
 
 def _age_s(partition: PartitionStatus, now_ms: int) -> float:
@@ -129,6 +129,6 @@ def _age_s(partition: PartitionStatus, now_ms: int) -> float:
 
 def _blocked_s(partition: PartitionStatus, now_ms: int) -> float | None:
     """Return how long a partition has been blocked. A failed partition is not blocked: it waits for a restart."""
-    if partition.blocked_ms == UNKNOWN or partition.state is State.FAILED:
+    if partition.blocked_ms == UNKNOWN or partition.state is RunState.FAILED:
         return None
     return max(0.0, (now_ms - partition.blocked_ms) / 1000)

@@ -20,10 +20,10 @@ from keyfold_sink.metrics.definitions import TASK
 from keyfold_sink.metrics.meter import BAR
 from keyfold_sink.metrics.names import BY_NAME, METRICS, REPLACED_CAUSES
 from keyfold_sink.metrics.partition_figures import Figures, Stalls, partition_samples, task_gauges
-from keyfold_sink.status import UNKNOWN, State, TaskStatus
+from keyfold_sink.status import UNKNOWN, RunState, TaskStatus
 
 _HISTOGRAM_PARTS: Final = ("_bucket", "_sum")
-_STARTED: Final = frozenset({State.RUNNING, State.PAUSED})
+_STARTED: Final = frozenset({RunState.RUNNING, RunState.PAUSED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class View:
     connector: str
     connector_class: str
     version: str
-    state: State
+    state: RunState
     first_task_id: int
     orders_version: int
     now_ms: int
@@ -51,7 +51,7 @@ class _Task:
     has_begun: bool = True
     since_s: float = 0.0
     seen_s: float = 0.0
-    spent_s: dict[State, float] = field(default_factory=dict)
+    spent_s: dict[RunState, float] = field(default_factory=dict)
 
     @property
     def is_alive(self) -> bool:
@@ -60,7 +60,7 @@ class _Task:
     def total(self, key: str) -> float:
         return self.before.get(key, 0.0) + self.now.get(key, 0.0)
 
-    def share(self, state: State) -> float:
+    def share(self, state: RunState) -> float:
         life_s = self.seen_s - self.since_s
         return self.spent_s.get(state, 0.0) / life_s if life_s > 0 else float(self.status.state is state)
 
@@ -97,7 +97,7 @@ class Ledger:
         task.status = status
         if not task.has_begun:
             ran = status.state in _STARTED
-            task.has_begun = ran or status.state is State.FAILED or status.pid == UNKNOWN
+            task.has_begun = ran or status.state is RunState.FAILED or status.pid == UNKNOWN
             if task.has_begun:
                 self._starts[names.TASK_STARTED if ran else names.TASK_NOT_STARTED] += 1
 
@@ -108,8 +108,8 @@ class Ledger:
             numbers.add(status.number)
             self.observe(status)
         for number, task in self._tasks.items():
-            if number not in numbers and task.status.state is not State.STOPPED:
-                self.observe(TaskStatus(number, State.STOPPED))
+            if number not in numbers and task.status.state is not RunState.STOPPED:
+                self.observe(TaskStatus(number, RunState.STOPPED))
         self._replaced.update(replaced)
 
     def _begin(self, task: _Task, pid: int, now_s: float) -> None:
@@ -143,7 +143,7 @@ class Ledger:
         starts: dict[Metric, float] = {metric: float(count) for metric, count in self._starts.items()}
         begun = int(bool(tasks))
         ran = int(self._starts[names.TASK_STARTED] > 0)
-        failed = int(bool(begun and not ran and all(task.status.state is State.FAILED for task in tasks)))
+        failed = int(bool(begun and not ran and all(task.status.state is RunState.FAILED for task in tasks)))
         starts |= {names.CONNECTOR_STARTS: begun, names.CONNECTOR_STARTED: ran, names.CONNECTOR_NOT_STARTED: failed}
         for metric, value in starts.items():
             found[metric].append(Sample((), value))
@@ -153,8 +153,8 @@ class Ledger:
                 found[good_share].append(Sample((), starts[good] / ended))
                 found[bad_share].append(Sample((), starts[bad] / ended))
         found[names.REPLACED] += [Sample((cause,), float(count)) for cause, count in self._replaced.items()]
-        found[names.CONNECTORS].append(Sample((), float(view.state is not State.STOPPED)))
-        found[names.TASKS].append(Sample((), float(sum(task.status.state is not State.STOPPED for task in tasks))))
+        found[names.CONNECTORS].append(Sample((), float(view.state is not RunState.STOPPED)))
+        found[names.TASKS].append(Sample((), float(sum(task.status.state is not RunState.STOPPED for task in tasks))))
         found[names.EPOCH].append(Sample((), float(view.orders_version)))
         found[names.REBALANCES].append(Sample((), sum(task.total(names.REBALANCES.name) for task in tasks)))
         for metric, of_all in _OVER_TASKS.items():
@@ -232,17 +232,17 @@ def _add_task(
             found[metric].append(Sample((*labels, *own), task.now[key], part))
     status = task.status
     found[names.TASK_STATUS].append(Sample((*labels, status.state.lower()), 1.0))
-    found[names.RUNNING_RATIO].append(Sample(labels, task.share(State.RUNNING)))
-    found[names.PAUSE_RATIO].append(Sample(labels, task.share(State.PAUSED)))
+    found[names.RUNNING_RATIO].append(Sample(labels, task.share(RunState.RUNNING)))
+    found[names.PAUSE_RATIO].append(Sample(labels, task.share(RunState.PAUSED)))
     if task.is_alive:
         for metric, values in task_gauges(status, now_ms, stalled).items():
             found[metric] += [Sample((*labels, *own), value) for own, value in values.items()]
 
 
-def _add_connector(found: dict[Metric, list[Sample]], view: View, states: list[State]) -> None:
+def _add_connector(found: dict[Metric, list[Sample]], view: View, states: list[RunState]) -> None:
     connector = (view.connector,)
-    has_failed = bool(states) and all(state is State.FAILED for state in states)
-    state = (State.FAILED if has_failed and view.state is not State.STOPPED else view.state).lower()
+    has_failed = bool(states) and all(state is RunState.FAILED for state in states)
+    state = (RunState.FAILED if has_failed and view.state is not RunState.STOPPED else view.state).lower()
     facts = {
         names.STATUS: state,
         names.CLASS: view.connector_class,
@@ -256,16 +256,16 @@ def _add_connector(found: dict[Metric, list[Sample]], view: View, states: list[S
         # Confluent's rules use one name for all of them, each with only its own label.
         own = tuple(fact if label == metric.own_labels[0] else "" for label in names.CONNECTOR.own_labels)
         found[names.CONNECTOR].append(Sample((*connector, *own), 1.0))
-    found[names.TASKS_TOTAL].append(Sample(connector, float(len(states) - states.count(State.STOPPED))))
+    found[names.TASKS_TOTAL].append(Sample(connector, float(len(states) - states.count(RunState.STOPPED))))
     for metric, counted in _BY_TASK_STATE.items():
         found[metric].append(Sample(connector, float(states.count(counted))))
 
 
 _BY_TASK_STATE: Final = {
-    names.TASKS_RUNNING: State.RUNNING,
-    names.TASKS_PAUSED: State.PAUSED,
-    names.TASKS_FAILED: State.FAILED,
-    names.TASKS_UNASSIGNED: State.UNASSIGNED,
-    names.TASKS_DESTROYED: State.STOPPED,
-    names.TASKS_RESTARTING: State.RESTARTING,
+    names.TASKS_RUNNING: RunState.RUNNING,
+    names.TASKS_PAUSED: RunState.PAUSED,
+    names.TASKS_FAILED: RunState.FAILED,
+    names.TASKS_UNASSIGNED: RunState.UNASSIGNED,
+    names.TASKS_DESTROYED: RunState.STOPPED,
+    names.TASKS_RESTARTING: RunState.RESTARTING,
 }

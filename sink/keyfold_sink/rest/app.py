@@ -10,11 +10,11 @@ from starlette.types import ASGIApp
 from keyfold_sink.rest import connectors, document, errors, health, loggers, offsets, plugins
 from keyfold_sink.rest.backend import Backend
 from keyfold_sink.rest.guard import Guard
-from keyfold_sink.rest.wake_detector import Pulse
+from keyfold_sink.rest.wake_detector import WakeDetector
 
 
 def make_app(
-    backend: Backend, *, token: str | None, own_hosts: Iterable[str] = (), pulse: Pulse | None = None
+    backend: Backend, *, token: str | None, own_hosts: Iterable[str] = (), pulse: WakeDetector | None = None
 ) -> ASGIApp:
     """Build the REST API of one sink. Without a token, `Host` must be loopback or one of `own_hosts`."""
     api = FastAPI(docs_url=None, redoc_url=None, redirect_slashes=False)  # FastAPI's pages load scripts from a CDN

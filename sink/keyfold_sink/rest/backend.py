@@ -20,7 +20,7 @@ Metrics = Callable[[str], tuple[bytes, str]]
 """Return the metrics text and its content type for a request's `Accept` header."""
 
 
-class Definitions(Protocol):
+class ConfigDefinitions(Protocol):
     """The sink's configuration as Connect's JSON objects (`ConfigKeyInfo`, `ConfigInfos`)."""
 
     def config_keys(self) -> list[dict[str, Any]]:
@@ -35,7 +35,7 @@ class Backend:
     """Everything that endpoints build their responses from."""
 
     service: Service
-    definitions: Definitions
+    definitions: ConfigDefinitions
     metrics: Metrics
     clock: Clock
     levels_set_ms: dict[str, int] = field(default_factory=dict)
@@ -73,7 +73,7 @@ Connector = Annotated[str, Depends(_known_connector)]
 async def _json_body(request: Request) -> None:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
-        raise errors.Refused(
+        raise errors.RequestRefused(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the request body must be JSON; set Content-Type: application/json"
         )
     try:

@@ -81,7 +81,7 @@ def create_connector(behind: Behind, request: shapes.CreateConnector) -> Respons
             f"Connector {name} cannot be created by REST; a worker runs one sink, and this one runs {behind.name}",
         )
     if not behind.service.options.means_the_same(config):
-        raise errors.Refused(HTTPStatus.CONFLICT, f"Connector {name} already exists with other values; {_WHY}")
+        raise errors.RequestRefused(HTTPStatus.CONFLICT, f"Connector {name} already exists with other values; {_WHY}")
     return _unchanged(behind)
 
 
@@ -177,9 +177,9 @@ def get_task_status(behind: Behind, name: Connector, task: _TaskNumber) -> shape
 
 
 @router.get("/{connector}/topics", operation_id="getTopics")
-def get_topics(behind: Behind, name: Connector) -> dict[str, shapes.Topics]:
+def get_topics(behind: Behind, name: Connector) -> dict[str, shapes.ConnectorTopics]:
     """List the topics that the sink reads or has logs of."""
-    return {name: shapes.Topics(topics=list(behind.service.topics()))}
+    return {name: shapes.ConnectorTopics(topics=list(behind.service.topics()))}
 
 
 @router.put("/{connector}/topics/reset", operation_id="resetTopics", **_NOTED)
@@ -283,8 +283,8 @@ def _unchanged(behind: Behind) -> Response:
     return JSONResponse(found.model_dump(mode="json"), HTTPStatus.OK, {"Location": location})
 
 
-def _not_here(allowed: str, message: str) -> errors.Refused:
-    return errors.Refused(HTTPStatus.METHOD_NOT_ALLOWED, message, {"Allow": allowed})
+def _not_here(allowed: str, message: str) -> errors.RequestRefused:
+    return errors.RequestRefused(HTTPStatus.METHOD_NOT_ALLOWED, message, {"Allow": allowed})
 
 
 def _require_name(name: str, config: dict[str, str]) -> None:

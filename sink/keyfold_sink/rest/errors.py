@@ -28,7 +28,7 @@ _STATUS: Final[tuple[tuple[type[KeyfoldError], HTTPStatus], ...]] = (
 _SHOWN_MESSAGE_CHARACTERS: Final = 4000
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """Raised to answer a request with an error."""
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
@@ -38,14 +38,14 @@ class Refused(Exception):
         self.headers = dict(headers or {})
 
 
-def not_found(message: str) -> Refused:
+def not_found(message: str) -> RequestRefused:
     """404."""
-    return Refused(HTTPStatus.NOT_FOUND, message)
+    return RequestRefused(HTTPStatus.NOT_FOUND, message)
 
 
-def bad_request(message: str) -> Refused:
+def bad_request(message: str) -> RequestRefused:
     """400."""
-    return Refused(HTTPStatus.BAD_REQUEST, message)
+    return RequestRefused(HTTPStatus.BAD_REQUEST, message)
 
 
 def answer(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
@@ -66,7 +66,7 @@ def internal_error(method: str, path: str, error: Exception) -> JSONResponse:
 
 def install(app: FastAPI) -> None:
     """Install the error handlers, so that every error has the same JSON shape."""
-    app.add_exception_handler(Refused, _refused)
+    app.add_exception_handler(RequestRefused, _refused)
     app.add_exception_handler(KeyfoldError, _keyfold)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
@@ -74,7 +74,7 @@ def install(app: FastAPI) -> None:
 
 
 async def _refused(_request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, Refused)
+    assert isinstance(error, RequestRefused)
     return answer(error.status, error.message, error.headers)
 
 

@@ -33,7 +33,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from keyfold_sink.config.listeners import is_loopback
 from keyfold_sink.rest import errors
 from keyfold_sink.rest.health import OPEN_PATHS
-from keyfold_sink.rest.wake_detector import Pulse
+from keyfold_sink.rest.wake_detector import WakeDetector
 
 BODY_BYTES_MAX: Final = 1024 * 1024
 IN_FLIGHT_MAX: Final = 64
@@ -49,7 +49,7 @@ class Guard:
         *,
         token: str | None,
         own_hosts: frozenset[str] = frozenset(),
-        pulse: Pulse | None = None,
+        pulse: WakeDetector | None = None,
     ) -> None:
         self._app = app
         self._pulse = pulse
@@ -96,37 +96,37 @@ class Guard:
                 return  # already logged and answered; the framework raises it nevertheless
             await errors.internal_error(scope["method"], scope["path"], error)(scope, receive, send)
 
-    def _refusal(self, scope: Scope, headers: dict[str, str]) -> errors.Refused | None:
+    def _refusal(self, scope: Scope, headers: dict[str, str]) -> errors.RequestRefused | None:
         if self._token is None and not self._is_own_host(headers.get("host")):
-            return errors.Refused(
+            return errors.RequestRefused(
                 HTTPStatus.FORBIDDEN,
                 "the Host header is not a name of this worker; use 127.0.0.1 or localhost, or set "
                 "`rest.advertised.host.name`",
             )
         if _is_foreign(headers):
-            return errors.Refused(HTTPStatus.FORBIDDEN, "requests from web pages of another origin are refused")
+            return errors.RequestRefused(HTTPStatus.FORBIDDEN, "requests from web pages of another origin are refused")
         if scope["path"] in OPEN_PATHS:
             return None
         if self._token is not None and not _has_token(headers.get("authorization", ""), self._token):
-            return errors.Refused(
+            return errors.RequestRefused(
                 HTTPStatus.UNAUTHORIZED,
                 "the token is missing or wrong; send Authorization: Bearer <rest.token>",
                 {"WWW-Authenticate": 'Bearer realm="keyfold"'},
             )
         if scope["method"] not in _READS and self._pulse is not None and self._pulse.has_just_woken():
-            return errors.Refused(
+            return errors.RequestRefused(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 "this worker was suspended and is resuming; retry the request",
                 {"Retry-After": "3"},
             )
         return self._too_much(headers)
 
-    def _too_much(self, headers: dict[str, str]) -> errors.Refused | None:
+    def _too_much(self, headers: dict[str, str]) -> errors.RequestRefused | None:
         length = headers.get("content-length", "")
         if length.isdecimal() and int(length[:20]) > BODY_BYTES_MAX:
             return _too_large()
         if self._in_flight >= IN_FLIGHT_MAX:
-            return errors.Refused(
+            return errors.RequestRefused(
                 HTTPStatus.SERVICE_UNAVAILABLE, "too many requests are in progress; retry later", {"Retry-After": "5"}
             )
         return None
@@ -169,10 +169,10 @@ class _Limited:
         return message
 
 
-def _too_large() -> errors.Refused:
+def _too_large() -> errors.RequestRefused:
     # On a kept connection, the unread rest of the body would be parsed as the next request.
     headers = {"Connection": "close"}
-    return errors.Refused(
+    return errors.RequestRefused(
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the request body is larger than {BODY_BYTES_MAX} bytes", headers
     )
 

@@ -23,7 +23,7 @@ OPEN_PATHS: Final = frozenset({"/health", "/health/live", "/health/ready", "/met
 """The paths that require no token."""
 
 _NOT: Final[dict[int | str, dict[str, Any]]] = {
-    503: {"description": "The check failed; `message` says why.", "model": shapes.Health}
+    503: {"description": "The check failed; `message` says why.", "model": shapes.HealthReport}
 }
 
 
@@ -42,8 +42,8 @@ def server_info(behind: Behind) -> shapes.ServerInfo:
 
 @router.get(
     "/health",
-    response_model=shapes.Health,
-    responses={500: {"description": "The worker is unhealthy.", "model": shapes.Health}},
+    response_model=shapes.HealthReport,
+    responses={500: {"description": "The worker is unhealthy.", "model": shapes.HealthReport}},
     operation_id="healthCheck",
 )
 async def health(behind: Behind) -> JSONResponse:
@@ -55,7 +55,7 @@ async def health(behind: Behind) -> JSONResponse:
     return _health(HTTPStatus.INTERNAL_SERVER_ERROR, "unhealthy", message)
 
 
-@router.get("/health/live", response_model=shapes.Health, responses=_NOT, operation_id="live")
+@router.get("/health/live", response_model=shapes.HealthReport, responses=_NOT, operation_id="live")
 async def live(behind: Behind) -> JSONResponse:
     """Check liveness: the response is 503 if the worker hangs and must be restarted."""
     if behind.service.is_alive():
@@ -63,7 +63,7 @@ async def live(behind: Behind) -> JSONResponse:
     return _health(HTTPStatus.SERVICE_UNAVAILABLE, "not alive", "the worker's main loop hangs")
 
 
-@router.get("/health/ready", response_model=shapes.Health, responses=_NOT, operation_id="ready")
+@router.get("/health/ready", response_model=shapes.HealthReport, responses=_NOT, operation_id="ready")
 async def ready(behind: Behind) -> JSONResponse:
     """Check readiness: the response is 503 if a task is joining, has failed, hangs or has made no progress for 60 s."""
     why = behind.service.not_ready()

@@ -15,7 +15,7 @@ from fastapi import APIRouter
 from keyfold_sink.rest import errors, shapes, views
 from keyfold_sink.rest.backend import JSON_BODY, Behind, Connector
 from keyfold_sink.service import NotStopped
-from keyfold_sink.status import State
+from keyfold_sink.status import RunState
 from keyfold_sink.topic_partition import TopicPartitionKey
 
 router = APIRouter(prefix="/connectors", tags=["offsets"])
@@ -61,11 +61,11 @@ def reset_offsets(behind: Behind, name: Connector) -> shapes.Message:
 
 
 def _require_stopped(behind: Behind, name: str) -> None:
-    if behind.service.target() is not State.STOPPED:
+    if behind.service.target() is not RunState.STOPPED:
         raise _not_stopped(name, f"its state is {behind.service.target()}")
 
 
-def _not_stopped(name: str, why: str) -> errors.Refused:
+def _not_stopped(name: str, why: str) -> errors.RequestRefused:
     return errors.bad_request(
         "Connectors must be in the STOPPED state before their offsets can be modified. This can be done for the "
         f"specified connector by issuing a 'PUT' request to the '/connectors/{name}/stop' endpoint ({why})"

@@ -27,10 +27,10 @@ from starlette.types import ASGIApp
 from keyfold.errors import KeyfoldError
 from keyfold.runtime.clock import Clock
 from keyfold_sink.rest.app import make_app
-from keyfold_sink.rest.backend import Backend, Definitions, Metrics
+from keyfold_sink.rest.backend import Backend, ConfigDefinitions, Metrics
 from keyfold_sink.rest.protocol import PatientProtocol, RestLimits
 from keyfold_sink.rest.sockets import Sockets
-from keyfold_sink.rest.wake_detector import Pulse
+from keyfold_sink.rest.wake_detector import WakeDetector
 from keyfold_sink.service import Service
 
 _START_S: Final = 10.0
@@ -43,10 +43,10 @@ class NotServing(KeyfoldError):
     """The REST API could not start."""
 
 
-class Server:
+class RestServer:
     """The running REST API."""
 
-    def __init__(self, app: ASGIApp, sockets: Sockets, pulse: Pulse, limits: RestLimits) -> None:
+    def __init__(self, app: ASGIApp, sockets: Sockets, pulse: WakeDetector, limits: RestLimits) -> None:
         self.addresses = sockets.addresses
         """URLs of the API, such as `http://127.0.0.1:8083`; empty if the API is off."""
         self._sockets: Sequence[socket.socket] = sockets.listening
@@ -78,7 +78,7 @@ class Server:
 class _Quiet(uvicorn.Server):
     """uvicorn's server without its signal handlers."""
 
-    def __init__(self, config: uvicorn.Config, pulse: Pulse) -> None:
+    def __init__(self, config: uvicorn.Config, pulse: WakeDetector) -> None:
         super().__init__(config)
         self._pulse = pulse
         self.ready = threading.Event()
@@ -116,18 +116,18 @@ def serve(
     sockets: Sockets,
     *,
     metrics: Metrics,
-    definitions: Definitions,
+    definitions: ConfigDefinitions,
     clock: Clock,
     limits: RestLimits | None = None,
-) -> Iterator[Server]:
+) -> Iterator[RestServer]:
     """Serve the REST API on `sockets`, if there are any, until the context ends. Raise `NotServing` if it fails."""
     options = service.options
     token = None if options.rest_token is None else options.rest_token.get_secret_value()
     host = options.rest_advertised_host_name
     backend = Backend(service=service, definitions=definitions, metrics=metrics, clock=clock)
-    pulse = Pulse(clock)
+    pulse = WakeDetector(clock)
     app = make_app(backend, token=token, own_hosts=() if host is None else (host,), pulse=pulse)
-    server = Server(app, sockets, pulse, limits or RestLimits())
+    server = RestServer(app, sockets, pulse, limits or RestLimits())
     if not sockets.listening:
         yield server
         return

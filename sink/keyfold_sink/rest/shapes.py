@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from keyfold_sink.status import State
+from keyfold_sink.status import RunState
 
 Values = dict[str, str | bool | int | float | None]
 """A configuration in a request. Values are strings; numbers and booleans are converted to strings."""
@@ -25,7 +25,7 @@ class ServerInfo(BaseModel):
     kafka_cluster_id: str = Field(description="Kafka's cluster id; empty while Kafka does not answer.")
 
 
-class Health(BaseModel):
+class HealthReport(BaseModel):
     """The result of a health check."""
 
     status: str = Field(description="healthy or unhealthy; alive or not alive; ready or not ready.")
@@ -59,7 +59,7 @@ class TaskInfo(BaseModel):
 class ConnectorState(BaseModel):
     """The connector as a whole."""
 
-    state: State = Field(description="PAUSED or STOPPED if requested; otherwise the best state of any task.")
+    state: RunState = Field(description="PAUSED or STOPPED if requested; otherwise the best state of any task.")
     worker_id: str
     trace: str | None = Field(None, description="Why no task works.")
 
@@ -68,7 +68,7 @@ class TaskState(BaseModel):
     """One task. RUNNING: the task has reported within seconds, and a partition makes progress or none has lag."""
 
     id: int
-    state: State
+    state: RunState
     worker_id: str
     trace: str | None = Field(
         None, description="Why the task does not run, or which partitions of a running task make no progress and why."
@@ -91,18 +91,18 @@ class Expanded(BaseModel):
     info: ConnectorInfo | None = None
 
 
-class Topics(BaseModel):
+class ConnectorTopics(BaseModel):
     """The topics of the connector."""
 
     topics: list[str]
 
 
-class PartitionState(BaseModel):
+class PartitionDetails(BaseModel):
     """One partition as its task reports it. null: unknown or none."""
 
     topic: str
     partition: int
-    state: State
+    state: RunState
     next_offset: int | None = Field(description="The log's end: all records before this offset are durable.")
     position: int | None = Field(description="The next offset to read from Kafka.")
     end_offset: int | None = Field(description="The topic's end offset that the task saw last.")
@@ -124,7 +124,7 @@ class PartitionState(BaseModel):
 class Partitions(BaseModel):
     """The partitions of all tasks of all workers, and on request those without a task."""
 
-    partitions: list[PartitionState]
+    partitions: list[PartitionDetails]
 
 
 class KafkaPartition(BaseModel):
@@ -223,7 +223,7 @@ class CreateConnector(BaseModel):
 
     name: str | None = Field(None, examples=["users"])
     config: Values = Field(description="Values are strings; numbers and booleans are converted to strings.")
-    initial_state: State | None = Field(None, description="RUNNING, PAUSED or STOPPED.")
+    initial_state: RunState | None = Field(None, description="RUNNING, PAUSED or STOPPED.")
 
 
 class OffsetsPatch(BaseModel):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from keyfold.errors import ConfigError
-from keyfold_sink.config.listeners import KEY, Listener, host_in_url, is_loopback, parse_listeners
+from keyfold_sink.config.listeners import KEY, RestListener, host_in_url, is_loopback, parse_listeners
 from keyfold_sink.config.options import SinkOptions
 
 _BACKLOG: Final = 128
@@ -53,14 +53,14 @@ def worker_id(options: SinkOptions, sockets: Sockets) -> str:
     return f"{host}:{options.rest_advertised_port or sockets.port or os.getpid()}"
 
 
-def _listen(listener: Listener) -> socket.socket:
+def _listen(listener: RestListener) -> socket.socket:
     try:
         return _bind(listener)
     except (OSError, UnicodeError) as error:
         raise _cannot_listen(listener, error) from error
 
 
-def _bind(listener: Listener) -> socket.socket:
+def _bind(listener: RestListener) -> socket.socket:
     """Listen on the first address of the host that can be bound, IPv4 before IPv6."""
     places = socket.getaddrinfo(listener.host, listener.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     failure: OSError | None = None
@@ -87,11 +87,11 @@ def _name(made: socket.socket) -> tuple[str, int]:
     return host, port
 
 
-def _cannot_listen(listener: Listener, error: OSError | UnicodeError) -> ConfigError:
+def _cannot_listen(listener: RestListener, error: OSError | UnicodeError) -> ConfigError:
     why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     hint = "use an address of this machine, such as 127.0.0.1, or leave `listeners` empty to turn the REST API off"
     if isinstance(error, OSError) and error.errno in {errno.EADDRINUSE, errno.EACCES}:
-        free = Listener(listener.host, 0)
+        free = RestListener(listener.host, 0)
         hint = f"choose another port, or port 0 for any free port (`{KEY}`: {free}), which the worker logs"
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         hint = f"another process on this host uses the port; {hint}"

@@ -12,17 +12,17 @@ from typing import Final
 
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.rest import shapes
-from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus, WorkerStatus, standstill
+from keyfold_sink.status import UNKNOWN, PartitionStatus, RunState, TaskStatus, WorkerStatus, standstill
 from keyfold_sink.topic_partition import TopicPartitionKey
 
 # A task reports every second, except while it flushes revoked partitions.
 _SILENCE_MS: Final = 15_000
 _TRACES_SHOWN: Final = 3
-_BEST_FIRST: Final = (State.RUNNING, State.RESTARTING, State.PAUSED, State.FAILED)
+_BEST_FIRST: Final = (RunState.RUNNING, RunState.RESTARTING, RunState.PAUSED, RunState.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class NumberedTask:
     """A task of any worker with its id in Connect's sense."""
 
     id: int
@@ -30,31 +30,31 @@ class Task:
     status: TaskStatus
 
 
-def tasks(options: SinkOptions, workers: Iterable[WorkerStatus]) -> list[Task]:
+def tasks(options: SinkOptions, workers: Iterable[WorkerStatus]) -> list[NumberedTask]:
     """Return all tasks with an id, in order of ids. The tasks of a worker without a slot, just started, have none."""
     found = (task for task in _all_tasks(options, workers) if task.id != UNKNOWN)
     return sorted(found, key=lambda task: (task.id, task.worker.worker_id))
 
 
-def _all_tasks(options: SinkOptions, workers: Iterable[WorkerStatus]) -> Iterator[Task]:
+def _all_tasks(options: SinkOptions, workers: Iterable[WorkerStatus]) -> Iterator[NumberedTask]:
     for worker in workers:
         for task in worker.tasks:
             number = UNKNOWN if worker.slot == UNKNOWN else worker.slot * options.tasks_max + task.number
-            yield Task(number, worker, task)
+            yield NumberedTask(number, worker, task)
 
 
-def task_state(options: SinkOptions, task: Task) -> shapes.TaskState:
+def task_state(options: SinkOptions, task: NumberedTask) -> shapes.TaskState:
     """Return a task's state in Connect's shape. The trace also says which partitions of a running task are blocked."""
     state, trace = task.status.state, task.status.trace
-    if state is State.RUNNING:
+    if state is RunState.RUNNING:
         silence, (blocked, moves) = _silence(options, task), standstill(task.status, task.worker.reported_ms)
         if silence or not moves:
-            state = State.UNASSIGNED
+            state = RunState.UNASSIGNED
         trace = "; ".join(filter(None, (silence, blocked, trace)))
     return shapes.TaskState(id=task.id, state=state, worker_id=task.worker.worker_id, trace=trace or None)
 
 
-def _silence(options: SinkOptions, task: Task) -> str:
+def _silence(options: SinkOptions, task: NumberedTask) -> str:
     """Return the message that a task hangs, empty if it does not."""
     if task.status.reported_ms == UNKNOWN:
         return ""
@@ -63,7 +63,9 @@ def _silence(options: SinkOptions, task: Task) -> str:
     return f"the task has not reported for {silent_ms // 1000} s" if is_long else ""
 
 
-def status(options: SinkOptions, target: State, workers: Sequence[WorkerStatus], own_id: str) -> shapes.ConnectorStatus:
+def status(
+    options: SinkOptions, target: RunState, workers: Sequence[WorkerStatus], own_id: str
+) -> shapes.ConnectorStatus:
     """Return the status of the connector and its tasks. `own_id` is the id of the worker that answers."""
     states = [task_state(options, task) for task in tasks(options, workers)]
     numbered = (worker for worker in workers if worker.slot != UNKNOWN)
@@ -79,13 +81,13 @@ def status(options: SinkOptions, target: State, workers: Sequence[WorkerStatus],
     )
 
 
-def _connector_state(target: State, tasks: Sequence[shapes.TaskState]) -> tuple[State, str]:
+def _connector_state(target: RunState, tasks: Sequence[shapes.TaskState]) -> tuple[RunState, str]:
     """Return the desired state if it is not RUNNING, else the best state of any task; and why no task works."""
-    if target is not State.RUNNING:
+    if target is not RunState.RUNNING:
         return target, ""
     states = {task.state for task in tasks}
-    state = next((one for one in _BEST_FIRST if one in states), State.UNASSIGNED)
-    if state not in {State.FAILED, State.UNASSIGNED}:
+    state = next((one for one in _BEST_FIRST if one in states), RunState.UNASSIGNED)
+    if state not in {RunState.FAILED, RunState.UNASSIGNED}:
         return state, ""
     traces = list(dict.fromkeys(task.trace for task in tasks if task.trace))
     if not traces:
@@ -97,8 +99,8 @@ def _connector_state(target: State, tasks: Sequence[shapes.TaskState]) -> tuple[
 def restarting(status: shapes.ConnectorStatus, *, include_tasks: bool, only_failed: bool) -> shapes.ConnectorStatus:
     """Return the status after a restart request, as Connect does: tasks being restarted have the state RESTARTING."""
 
-    def state_of(before: State, *, included: bool) -> State:
-        return State.RESTARTING if included and (not only_failed or before is State.FAILED) else before
+    def state_of(before: RunState, *, included: bool) -> RunState:
+        return RunState.RESTARTING if included and (not only_failed or before is RunState.FAILED) else before
 
     connector = status.connector.model_copy(update={"state": state_of(status.connector.state, included=True)})
     after = [task.model_copy(update={"state": state_of(task.state, included=include_tasks)}) for task in status.tasks]
@@ -134,12 +136,12 @@ def partitions(
     workers: Iterable[WorkerStatus],
     now_ms: int,
     ends: Mapping[TopicPartitionKey, int] | None = None,
-) -> list[shapes.PartitionState]:
+) -> list[shapes.PartitionDetails]:
     """Return each partition once, in order. `ends` adds partitions without a task.
 
     If several tasks report a partition, the one with the highest offset counts.
     """
-    found: dict[TopicPartitionKey, tuple[Task, PartitionStatus]] = {}
+    found: dict[TopicPartitionKey, tuple[NumberedTask, PartitionStatus]] = {}
     for task in _all_tasks(options, workers):
         for partition in task.status.partitions:
             key = (partition.topic, partition.partition)
@@ -153,12 +155,12 @@ def partitions(
 
 def _rank(partition: PartitionStatus) -> tuple[bool, int]:
     """Rank the reports of a partition: after a rebalance, its old and its new task may both report it."""
-    return partition.state is not State.UNASSIGNED, partition.next_offset
+    return partition.state is not RunState.UNASSIGNED, partition.next_offset
 
 
-def _partition(status: PartitionStatus, task: Task, now_ms: int) -> shapes.PartitionState:
+def _partition(status: PartitionStatus, task: NumberedTask, now_ms: int) -> shapes.PartitionDetails:
     age_ms = UNKNOWN if status.oldest_record_ms == UNKNOWN else max(0, now_ms - status.oldest_record_ms)
-    return shapes.PartitionState(
+    return shapes.PartitionDetails(
         topic=status.topic,
         partition=status.partition,
         state=status.state,
@@ -176,11 +178,11 @@ def _partition(status: PartitionStatus, task: Task, now_ms: int) -> shapes.Parti
     )
 
 
-def _nobodys(key: TopicPartitionKey, end: int) -> shapes.PartitionState:
-    return shapes.PartitionState(
+def _nobodys(key: TopicPartitionKey, end: int) -> shapes.PartitionDetails:
+    return shapes.PartitionDetails(
         topic=key[0],
         partition=key[1],
-        state=State.UNASSIGNED,
+        state=RunState.UNASSIGNED,
         next_offset=end,
         position=None,
         end_offset=None,

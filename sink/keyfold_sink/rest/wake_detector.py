@@ -17,7 +17,7 @@ AWAKE_AFTER_S: Final = 2.0
 _BEAT_S: Final = 0.25
 
 
-class Pulse:
+class WakeDetector:
     """A timer on the server's event loop that detects suspensions.
 
     A pause of at least `asleep_s` between two ticks is a suspension. Requests are accepted again `awake_after_s` later.

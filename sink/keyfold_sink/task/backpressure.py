@@ -14,8 +14,8 @@ from typing import Final
 import structlog
 
 from keyfold_sink.config.rolling import RollReason
-from keyfold_sink.group.assignment import Assigned, PauseReason
-from keyfold_sink.group.group import Group
+from keyfold_sink.group.assignment import AssignedPartition, PauseReason
+from keyfold_sink.group.group import ConsumerGroup
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.meter import TaskMeter
 from keyfold_sink.write import memory_budget
@@ -23,7 +23,7 @@ from keyfold_sink.write import memory_budget
 _BRAKE_WAIT_S: Final = 1.0
 
 
-class Relief:
+class Backpressure:
     """The backpressure of one task.
 
     `kept_bytes` are the bytes of records that wait for validation. `large_record_bytes` is about the size of the
@@ -32,7 +32,7 @@ class Relief:
 
     def __init__(
         self,
-        group: Group,
+        group: ConsumerGroup,
         in_flight: memory_budget.InFlight,
         limit_bytes: int,
         meter: TaskMeter,
@@ -44,12 +44,12 @@ class Relief:
         self._group = group
         self._in_flight = in_flight
         self._limit_bytes = limit_bytes
-        self._brake = memory_budget.Brake(limit_bytes)
+        self._brake = memory_budget.PauseThreshold(limit_bytes)
         self._meter = meter
         self._clock = meter.clock
         self._paused_s = 0.0
         self._kept_bytes = kept_bytes
-        self._stuck: list[Assigned] = []
+        self._stuck: list[AssignedPartition] = []
         self._events = structlog.get_logger("keyfold.sink")
 
     def step(self, stop: threading.Event) -> None:

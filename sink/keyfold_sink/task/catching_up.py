@@ -19,7 +19,7 @@ from keyfold.log.partition_log import PartitionLog
 from keyfold.runtime.clock import Clock
 from keyfold_sink.config.rolling import RollReason
 from keyfold_sink.group.catchup import CatchUp, HeldUp, still_open
-from keyfold_sink.group.group import Group
+from keyfold_sink.group.group import ConsumerGroup
 from keyfold_sink.kafka.cluster import AdminSource
 from keyfold_sink.task.background import Background, Timers
 from keyfold_sink.topic_partition import TopicPartitionKey
@@ -36,7 +36,7 @@ class CatchingUp:
     def __init__(
         self,
         catch_up: CatchUp,
-        group: Group,
+        group: ConsumerGroup,
         source: AdminSource,
         open_log: OpenLog,
         background: Background,

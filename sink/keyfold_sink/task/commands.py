@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Order(StrEnum):
+class TaskCommand(StrEnum):
     """The orders, spelt as on the wire (`keyfold_sink.worker.wire`)."""
 
     PAUSE = "pause"
@@ -27,7 +27,7 @@ class Order(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PendingCommands:
     """The orders for one round: whether to pause, and what to do once."""
 
     pause: bool
@@ -35,7 +35,7 @@ class Wanted:
     renew: bool = False
 
 
-class TaskOrders:
+class TaskCommands:
     """The pending orders of one task.
 
     The stop order sets `stop`; setting it directly has the same effect. With `pause` the task begins paused, so that it
@@ -49,19 +49,19 @@ class TaskOrders:
         self._flush = False
         self._renew = False
 
-    def give(self, order: Order) -> None:
+    def give(self, order: TaskCommand) -> None:
         """Add an order. Thread-safe; never blocks."""
         with self._lock:
-            if order in {Order.PAUSE, Order.RESUME}:
-                self._pause = order is Order.PAUSE
-            self._flush |= order is Order.FLUSH
-            self._renew |= order is Order.RENEW
-        if order is Order.STOP:
+            if order in {TaskCommand.PAUSE, TaskCommand.RESUME}:
+                self._pause = order is TaskCommand.PAUSE
+            self._flush |= order is TaskCommand.FLUSH
+            self._renew |= order is TaskCommand.RENEW
+        if order is TaskCommand.STOP:
             self.stop.set()
 
-    def take(self) -> Wanted:
+    def take(self) -> PendingCommands:
         """Return the orders, and clear flush and renew."""
         with self._lock:
-            wanted = Wanted(self._pause, self._flush, self._renew)
+            wanted = PendingCommands(self._pause, self._flush, self._renew)
             self._flush = self._renew = False
             return wanted

@@ -12,9 +12,9 @@ from typing import Final
 from keyfold.errors import Fenced, OffsetMoved
 from keyfold.runtime.clock import Clock
 from keyfold_sink.config.rolling import RollReason
-from keyfold_sink.group.assignment import Assigned
+from keyfold_sink.group.assignment import AssignedPartition
 from keyfold_sink.group.error_scope import PositionLost
-from keyfold_sink.write.serial_queue import Lane
+from keyfold_sink.write.serial_queue import SerialQueue
 
 _NAMED: Final = 3
 
@@ -33,7 +33,7 @@ class Unflushed:
 
 
 def flush(
-    owners: Sequence[Assigned],
+    owners: Sequence[AssignedPartition],
     reason: RollReason,
     within_s: float,
     clock: Clock,
@@ -61,7 +61,9 @@ def flush(
     return Unflushed(tuple(late), tuple(refused))
 
 
-def _wait_idle(lane: Lane, deadline_s: float, clock: Clock, meanwhile: Callable[[], None], interval_s: float) -> bool:
+def _wait_idle(
+    lane: SerialQueue, deadline_s: float, clock: Clock, meanwhile: Callable[[], None], interval_s: float
+) -> bool:
     while True:
         left_s = max(0.0, deadline_s - clock.monotonic_s())
         if lane.wait_idle(min(left_s, interval_s)):
@@ -71,7 +73,7 @@ def _wait_idle(lane: Lane, deadline_s: float, clock: Clock, meanwhile: Callable[
         meanwhile()
 
 
-def _is_settled(owner: Assigned) -> bool:
+def _is_settled(owner: AssignedPartition) -> bool:
     """Whether this task has nothing left to commit: all is committed, another writer has claimed it, or it failed."""
     crash = owner.lane.crash
     return crash is None or owner.failure is not None or isinstance(crash, Fenced | OffsetMoved | PositionLost)

@@ -9,14 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from keyfold_sink.group.assignment import PauseReason, Stage
-from keyfold_sink.group.group import Group
+from keyfold_sink.group.assignment import PartitionStage, PauseReason
+from keyfold_sink.group.group import ConsumerGroup
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.meter import TaskMeter, sample_key
 from keyfold_sink.write.memory_budget import InFlight
 
 _HOLDS: Final = (PauseReason.MEMORY, PauseReason.SCHEMAS, PauseReason.LETTERS)
-_ON_THE_WAY: Final = frozenset({Stage.LOADING, Stage.CONFIRMING, Stage.CLAIMING})
+_ON_THE_WAY: Final = frozenset({PartitionStage.LOADING, PartitionStage.CONFIRMING, PartitionStage.CLAIMING})
 
 
 class Gauges:
@@ -25,7 +25,7 @@ class Gauges:
     def __init__(
         self,
         meter: TaskMeter,
-        group: Group,
+        group: ConsumerGroup,
         in_flight: InFlight,
         limit_bytes: int,
         kept_bytes: Callable[[], int] = lambda: 0,

@@ -16,14 +16,14 @@ from confluent_kafka import KafkaError, Message
 from keyfold.errors import KeyfoldError, SourceError
 from keyfold.log.record import RecordColumns
 from keyfold_sink.config.options import GapPolicy
-from keyfold_sink.group.assignment import Assigned, require_same_branch
-from keyfold_sink.group.group import Group
+from keyfold_sink.group.assignment import AssignedPartition, require_same_branch
+from keyfold_sink.group.group import ConsumerGroup
 from keyfold_sink.kafka.cluster import FORBIDDEN, GONE
 from keyfold_sink.kafka.source import SourceForbidden, TopicForbidden, tombstone_gap, tombstones_at_risk
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.meter import TaskMeter
-from keyfold_sink.validate.record_validation import Intake
-from keyfold_sink.write.batch import Slice, slices, value_bytes
+from keyfold_sink.validate.record_validation import RecordValidation
+from keyfold_sink.write.batch import MessageSlice, slices, value_bytes
 from keyfold_sink.write.partition import PartitionWriter
 
 # The expected record size decreases slowly: after one batch of small records, the next may contain large ones again.
@@ -31,14 +31,14 @@ _FORGETS: Final = 0.95
 _LARGE_BYTES: Final = 4 * 1024 * 1024
 
 
-class Reading:
+class BatchReader:
     """The reading of one task. Only the main thread uses it; no call blocks.
 
     `mean_record_bytes` is the mean of the last batch, and `expected_record_bytes` determines the size of the next one.
     `large_record_bytes` is about the size of the largest recent record, if that is megabytes.
     """
 
-    def __init__(self, group: Group, gap_policy: GapPolicy, intake: Intake, meter: TaskMeter) -> None:
+    def __init__(self, group: ConsumerGroup, gap_policy: GapPolicy, intake: RecordValidation, meter: TaskMeter) -> None:
         self.mean_record_bytes = 1000.0
         self.expected_record_bytes = self.mean_record_bytes
         self.large_record_bytes = 0.0
@@ -60,7 +60,7 @@ class Reading:
         self.large_record_bytes = max(largest_bytes, fading_bytes) if fading_bytes >= _LARGE_BYTES else largest_bytes
         self._group.troubles.moves()
         for piece in slices(messages):
-            if not isinstance(piece, Slice):
+            if not isinstance(piece, MessageSlice):
                 self._not_a_record(piece)
                 continue
             records += len(piece.records)
@@ -77,7 +77,7 @@ class Reading:
         if records:
             self._meter.batch(records, size_bytes, began_s)
 
-    def _first_read(self, owner: Assigned, writer: PartitionWriter, batch: RecordColumns) -> None:
+    def _first_read(self, owner: AssignedPartition, writer: PartitionWriter, batch: RecordColumns) -> None:
         """Check the source by the records around the log's end, or after a long pause."""
         first = bisect_left(batch.offsets, owner.log_end)
         # Offsets that the log skipped after the proof may belong to a later epoch.
@@ -127,7 +127,7 @@ class Reading:
             self._group.troubles.note(error, topic)
             self._group.doubts_topics |= error.code() in GONE
 
-    def _position_refused(self, owner: Assigned, writer: PartitionWriter, error: KafkaError) -> None:
+    def _position_refused(self, owner: AssignedPartition, writer: PartitionWriter, error: KafkaError) -> None:
         """Handle a refused position: start again at the log's end, where the source check finds the cause."""
         if not _is_truncation(error):
             # Records that were read are committed first, as Kafka may have deleted them (topic deletion, retention).
@@ -147,7 +147,7 @@ def _forbidden(error: KafkaError) -> SourceForbidden:
     )
 
 
-def _truncated(owner: Assigned, writer: PartitionWriter, error: KafkaError) -> SourceError:
+def _truncated(owner: AssignedPartition, writer: PartitionWriter, error: KafkaError) -> SourceError:
     return SourceError(
         *owner.key,
         f"the topic was truncated below the log's end at {writer.manifest.next_offset}: {error.str()}",

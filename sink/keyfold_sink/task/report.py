@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from keyfold.runtime.clock import Clock, Moment
-from keyfold_sink.group.assignment import Assigned, PauseReason, Stage
-from keyfold_sink.group.group import Group
-from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus
+from keyfold_sink.group.assignment import AssignedPartition, PartitionStage, PauseReason
+from keyfold_sink.group.group import ConsumerGroup
+from keyfold_sink.status import UNKNOWN, PartitionStatus, RunState, TaskStatus
 from keyfold_sink.task.timings import REPORT_INTERVAL_S
 from keyfold_sink.topic_partition import TopicPartitionKey
 
@@ -29,7 +29,7 @@ def no_values() -> Mapping[str, float]:
     return {}
 
 
-class Voice:
+class StatusReporter:
     """Send the statuses of one task. `values` returns the metrics for a status."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Voice:
         """Whether the next status is due."""
         return self._clock.monotonic_s() >= self._due_s
 
-    def say(self, state: State, trace: str = "", partitions: Sequence[PartitionStatus] = ()) -> None:
+    def say(self, state: RunState, trace: str = "", partitions: Sequence[PartitionStatus] = ()) -> None:
         """Send a status now."""
         self._due_s = self._clock.monotonic_s() + self._interval_s
         self._send(
@@ -79,14 +79,14 @@ class Voice:
         )
 
 
-class Report:
+class TaskReport:
     """Build a task's status from its group. `ends` are the end offsets of partitions that the client does not fetch.
 
     Transactions are usually short. One that is open for longer than `transaction_ms` is reported, because it blocks all
     readers of committed records.
     """
 
-    def __init__(self, group: Group, voice: Voice, transaction_ms: int) -> None:
+    def __init__(self, group: ConsumerGroup, voice: StatusReporter, transaction_ms: int) -> None:
         self.ends: Mapping[TopicPartitionKey, int] = {}
         self._group = group
         self._voice = voice
@@ -108,19 +108,19 @@ class Report:
             return list(self._group.assigned)
         return [key for key, owner in self._group.assigned.items() if not owner.is_fetched or owner.holds]
 
-    def state(self) -> State:
+    def state(self) -> RunState:
         """Return the task's state as Connect names it."""
         group = self._group
         stages = {owner.stage for owner in group.assigned.values()}
-        if Stage.FAILED in stages:
-            return State.FAILED
+        if PartitionStage.FAILED in stages:
+            return RunState.FAILED
         if not group.is_member:
-            return State.UNASSIGNED
+            return RunState.UNASSIGNED
         if PauseReason.ORDER in group.fetching.reasons:
-            return State.PAUSED
-        if Stage.RUNNING in stages:
-            return State.UNASSIGNED if self._is_refused() else State.RUNNING
-        return State.UNASSIGNED if stages else State.RUNNING
+            return RunState.PAUSED
+        if PartitionStage.RUNNING in stages:
+            return RunState.UNASSIGNED if self._is_refused() else RunState.RUNNING
+        return RunState.UNASSIGNED if stages else RunState.RUNNING
 
     def trace(self) -> str:
         """Return which partitions have failed or, if none has, what blocks the task."""
@@ -135,7 +135,7 @@ class Report:
 
     def _is_refused(self) -> bool:
         """Whether the store refuses the work of every partition that has any."""
-        owners = [owner for owner in self._group.assigned.values() if owner.stage is Stage.RUNNING]
+        owners = [owner for owner in self._group.assigned.values() if owner.stage is PartitionStage.RUNNING]
         if not any(owner.health.is_refused for owner in owners):
             return False
         return all(owner.health.is_refused for owner in owners if self._partition(owner).lag_records != 0)
@@ -147,7 +147,7 @@ class Report:
             return []
         return [f"the store refuses access for {len(refused)} partitions: {refused[0]}"]
 
-    def _partition(self, owner: Assigned) -> PartitionStatus:
+    def _partition(self, owner: AssignedPartition) -> PartitionStatus:
         topic, number = owner.key
         writer = owner.writer
         end_offset = self._group.fetching.end_offset(owner)
@@ -166,7 +166,7 @@ class Report:
             blocked_ms,
         )
 
-    def _in_the_way(self, owner: Assigned, end_offset: int) -> tuple[str, int, int]:
+    def _in_the_way(self, owner: AssignedPartition, end_offset: int) -> tuple[str, int, int]:
         """Return a partition's last error, its time, and since when it has blocked the partition."""
         if owner.failure is not None:
             return str(owner.failure), owner.failed_ms, owner.failed_ms
@@ -177,7 +177,7 @@ class Report:
         words = f"{end_offset - owner.eof_offset} offsets are blocked by an open transaction in the topic"
         return words, self._voice.now_ms(), since_ms
 
-    def _waits_since_ms(self, owner: Assigned, end_offset: int) -> int:
+    def _waits_since_ms(self, owner: AssignedPartition, end_offset: int) -> int:
         """Return since when an open transaction has blocked the partition, `UNKNOWN` if only for a moment or not."""
         reads = owner.is_fetched and not owner.holds and not self._group.fetching.reasons
         if not reads or owner.writer is None or not owner.eof_offset == owner.writer.position < end_offset:
@@ -187,15 +187,15 @@ class Report:
             owner.waits_since = self._voice.moment()
         return owner.waits_since.wall_ms if owner.waits_since.age_ms >= self._transaction_ms else UNKNOWN
 
-    def _state(self, owner: Assigned) -> State:
-        if owner.stage is Stage.FAILED:
-            return State.FAILED
-        if owner.stage is not Stage.RUNNING:
-            return State.UNASSIGNED
-        return State.PAUSED if PauseReason.ORDER in self._group.fetching.reasons else State.RUNNING
+    def _state(self, owner: AssignedPartition) -> RunState:
+        if owner.stage is PartitionStage.FAILED:
+            return RunState.FAILED
+        if owner.stage is not PartitionStage.RUNNING:
+            return RunState.UNASSIGNED
+        return RunState.PAUSED if PauseReason.ORDER in self._group.fetching.reasons else RunState.RUNNING
 
 
-def failures(failed: Sequence[Assigned]) -> str:
+def failures(failed: Sequence[AssignedPartition]) -> str:
     """Return the trace of a task with failed partitions."""
     named = [_named(owner) for owner in failed[:_NAMED_FAILURES]]
     if len(failed) == 1:
@@ -204,6 +204,6 @@ def failures(failed: Sequence[Assigned]) -> str:
     return "\n".join([f"{len(failed)} partitions have failed; restart the task to retry them", *named, *more])
 
 
-def _named(owner: Assigned) -> str:
+def _named(owner: AssignedPartition) -> str:
     words, name = str(owner.failure), "{}-{}".format(*owner.key)
     return words if name in words else f"{name}: {words}"

@@ -23,14 +23,14 @@ from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.group.catchup import CatchUp
 from keyfold_sink.kafka.cluster import AdminSource
 from keyfold_sink.kafka.consumer import admin_config, open_consumer
-from keyfold_sink.kafka.contact import Contact
+from keyfold_sink.kafka.contact import BrokerContact
 from keyfold_sink.metrics.meter import TaskMeter
 from keyfold_sink.metrics.metered_store import MeteredStore
-from keyfold_sink.status import State
-from keyfold_sink.task.commands import TaskOrders
-from keyfold_sink.task.report import Voice
+from keyfold_sink.status import RunState
+from keyfold_sink.task.commands import TaskCommands
+from keyfold_sink.task.report import StatusReporter
 from keyfold_sink.task.sink_task import SinkTask
-from keyfold_sink.task.startup_retry import Persistence, Stopped
+from keyfold_sink.task.startup_retry import StartupRetry, StoppedAtStartup
 from keyfold_sink.validate.convert.api import Checks
 from keyfold_sink.validate.convert.checks import checks_of, confluent_registry
 from keyfold_sink.validate.convert.metered_registry import MeteredRegistry
@@ -49,8 +49,8 @@ def run_task(
     clock: Clock,
     random: Random,
     on_committed: Callable[[Committed], None] = lambda _event: None,
-    orders: TaskOrders | None = None,
-    voice: Voice | None = None,
+    orders: TaskCommands | None = None,
+    voice: StatusReporter | None = None,
     proven: bool = False,
 ) -> None:
     """Run one task until `stop` is set or it has caught up. Raise `KeyfoldError` if it cannot continue.
@@ -59,25 +59,25 @@ def run_task(
     task follows `orders`, which share `stop`, and sends its status to `voice` about every second. With `proven` the
     store has accepted requests of this sink before, so the task waits if the store refuses one.
     """
-    voice = voice or Voice(0, clock, lambda _status: None)
+    voice = voice or StatusReporter(0, clock, lambda _status: None)
     try:
         timeout_s = transaction_timeout_s if until_caught_up else None
-        _run(options, orders or TaskOrders(stop), voice, timeout_s, proven, clock, random, on_committed)
-    except Stopped:
+        _run(options, orders or TaskCommands(stop), voice, timeout_s, proven, clock, random, on_committed)
+    except StoppedAtStartup:
         return
     except KeyfoldError as error:
-        voice.say(State.FAILED, str(error))
+        voice.say(RunState.FAILED, str(error))
         raise
     except Exception as error:
         # FAILED means that a restart would fail in the same way, which is not certain for an unexpected exception.
-        voice.say(State.UNASSIGNED, f"unexpected error: {type(error).__name__}: {error}")
+        voice.say(RunState.UNASSIGNED, f"unexpected error: {type(error).__name__}: {error}")
         raise
 
 
 def _run(
     options: SinkOptions,
-    orders: TaskOrders,
-    voice: Voice,
+    orders: TaskCommands,
+    voice: StatusReporter,
     catch_up_timeout_s: float | None,
     proven: bool,  # noqa: FBT001
     clock: Clock,
@@ -85,14 +85,14 @@ def _run(
     on_committed: Callable[[Committed], None],
 ) -> None:
     gc.freeze()  # imported objects live as long as the process, so the garbage collector can skip them
-    voice.say(State.UNASSIGNED)
+    voice.say(RunState.UNASSIGNED)
     meter = TaskMeter(clock)
     voice.values = lambda: meter.values({})
     opened = open_store(options.location)
     access = RenewingStore(opened, lambda: location_now(options), clock, waits=proven)
     store = MeteredStore(access, meter)
     source = AdminSource(admin_config(options), clock)
-    persist = Persistence(orders.stop, voice, clock, random)
+    persist = StartupRetry(orders.stop, voice, clock, random)
     checks: Checks | None = None
     try:
         checks = checks_of(
@@ -105,14 +105,16 @@ def _run(
         persist(lambda: probe(store, options.topics_dir, clock, random, patience_s=PATIENCE_IN_A_LOOP_S))
         access.waits = catch_up_timeout_s is None
         if sends_letters(options):
-            persist(lambda: _ensure_letter_topic(options, Contact(clock)))
+            persist(lambda: _ensure_letter_topic(options, BrokerContact(clock)))
         catch_up = persist(lambda: _targets(options, source)) if catch_up_timeout_s is not None else None
         plan = plan_memory(options.buffer_memory)
         task = SinkTask(
             options,
             store=store,
             source=source,
-            open_consumer=lambda on_commit, on_error: open_consumer(options, plan, on_commit, on_error, Contact(clock)),
+            open_consumer=lambda on_commit, on_error: open_consumer(
+                options, plan, on_commit, on_error, BrokerContact(clock)
+            ),
             clock=clock,
             random=random,
             orders=orders,
@@ -133,7 +135,7 @@ def _run(
         opened.close()
 
 
-def _ensure_letter_topic(options: SinkOptions, contact: Contact) -> None:
+def _ensure_letter_topic(options: SinkOptions, contact: BrokerContact) -> None:
     topic = options.dead_letter_topic
     if ensure_topic(options.admin_settings, topic, options.dead_letter_replication_factor, contact):
         structlog.get_logger("keyfold.sink").info("dead letter topic created", topic=topic)

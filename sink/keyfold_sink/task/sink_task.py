@@ -28,31 +28,31 @@ from keyfold.store.api import ObjectStore
 from keyfold_sink.config.memory_plan import plan_memory
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.config.rolling import RollReason
-from keyfold_sink.group.assignment import Assigned, Claimed, Claims, PauseReason
+from keyfold_sink.group.assignment import AssignedPartition, Claimed, Claims, PauseReason
 from keyfold_sink.group.catchup import CatchUp
-from keyfold_sink.group.group import Event, Group
+from keyfold_sink.group.group import ConsumerGroup, Event
 from keyfold_sink.kafka.client import GroupConsumer
 from keyfold_sink.kafka.cluster import AdminSource
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.meter import TaskMeter
 from keyfold_sink.process import collect_litter
-from keyfold_sink.status import State
+from keyfold_sink.status import RunState
 from keyfold_sink.task.background import Background, Timers
-from keyfold_sink.task.backpressure import Relief
+from keyfold_sink.task.backpressure import Backpressure
 from keyfold_sink.task.catching_up import CatchingUp
-from keyfold_sink.task.commands import TaskOrders
+from keyfold_sink.task.commands import TaskCommands
 from keyfold_sink.task.flushing import Unflushed, flush
 from keyfold_sink.task.gauges import Gauges
-from keyfold_sink.task.reading import Reading
-from keyfold_sink.task.report import Report, Voice
+from keyfold_sink.task.reading import BatchReader
+from keyfold_sink.task.report import StatusReporter, TaskReport
 from keyfold_sink.task.timings import TaskTimings
 from keyfold_sink.topic_partition import TopicPartitionKey
 from keyfold_sink.validate.convert.api import Checks
 from keyfold_sink.validate.dead_letter_topic import OpenProducer
 from keyfold_sink.validate.rejection import open_intake
 from keyfold_sink.write import memory_budget
-from keyfold_sink.write.io_pool import Senders
-from keyfold_sink.write.partition import Committed, PartitionWriter, Tools
+from keyfold_sink.write.io_pool import IoPool
+from keyfold_sink.write.partition import Committed, PartitionWriter, WriterResources
 
 OpenConsumer = Callable[[Callable[[Any, Any], None], Callable[[Any], None]], GroupConsumer]
 """Open a consumer, given the callbacks for answers to commits and for the client's errors."""
@@ -90,8 +90,8 @@ class SinkTask:
         open_consumer: OpenConsumer,
         clock: Clock,
         random: Random,
-        orders: TaskOrders,
-        voice: Voice,
+        orders: TaskCommands,
+        voice: StatusReporter,
         meter: TaskMeter | None = None,
         checks: Checks | None = None,
         open_producer: OpenProducer | None = None,
@@ -115,12 +115,12 @@ class SinkTask:
         self._in_flight = memory_budget.InFlight()
         meter = meter or TaskMeter(clock)
         self._inbox: SimpleQueue[Event] = SimpleQueue()
-        self._pool = Senders()
+        self._pool = IoPool()
         self._timers = Timers(clock)
         self._background = Background(self._pool)
         self._topics: list[str] = []
         self._events = structlog.get_logger("keyfold.sink")
-        self._tools = Tools(store, source, clock, self._in_flight, self._inbox.put, options.avro_codec, meter)
+        self._tools = WriterResources(store, source, clock, self._in_flight, self._inbox.put, options.avro_codec, meter)
         self._group = self._open_group(meter, on_committed, one_failed_ends_all=catch_up is not None)
         self._catching_up: CatchingUp | None = None
         if catch_up is not None:
@@ -137,8 +137,8 @@ class SinkTask:
             open_producer=open_producer,
             task_id=voice.number,
         )
-        self._reading = Reading(self._group, options.source_gap_policy, self._intake, meter)
-        self._relief = Relief(
+        self._reading = BatchReader(self._group, options.source_gap_policy, self._intake, meter)
+        self._relief = Backpressure(
             self._group,
             self._in_flight,
             self._plan.segments_bytes,
@@ -146,7 +146,7 @@ class SinkTask:
             lambda: self._intake.kept_bytes,
             lambda: self._reading.large_record_bytes,
         )
-        self._report = Report(self._group, voice, self._timings.transaction_ms)
+        self._report = TaskReport(self._group, voice, self._timings.transaction_ms)
         voice.values = Gauges(
             meter, self._group, self._in_flight, self._plan.segments_bytes, lambda: self._intake.kept_bytes
         ).values
@@ -169,7 +169,7 @@ class SinkTask:
                 raise why from error
             self._end()
             self._report.now()  # the last metrics, so that the work of the flush is counted
-            if self._report.state() is State.FAILED:
+            if self._report.state() is RunState.FAILED:
                 raise PartitionsFailed(self._report.trace())
         finally:
             try:
@@ -255,7 +255,7 @@ class SinkTask:
 
     # The end
 
-    def _before_revoke(self, owners: Sequence[Assigned]) -> None:
+    def _before_revoke(self, owners: Sequence[AssignedPartition]) -> None:
         self._flush(owners, RollReason.REVOKE, self._options.offset_flush_timeout_ms)
         self._group.commit_lag()
 
@@ -285,19 +285,19 @@ class SinkTask:
         if words:
             self._events.warning("not everything was committed; the next task reads the rest again", left=words)
 
-    def _flush(self, owners: Sequence[Assigned], reason: RollReason, timeout_ms: int) -> Unflushed:
+    def _flush(self, owners: Sequence[AssignedPartition], reason: RollReason, timeout_ms: int) -> Unflushed:
         """Commit what was read of these partitions, and return those that could not commit everything."""
         left = flush(owners, reason, timeout_ms / 1000, self._clock, self._report.tick, self._timings.report_interval_s)
         self._group.take_reports()
         return left
 
-    def _assigned(self) -> list[Assigned]:
+    def _assigned(self) -> list[AssignedPartition]:
         return list(self._group.assigned.values())
 
     def _open_group(
         self, meter: TaskMeter, on_committed: Callable[[Committed], None], *, one_failed_ends_all: bool
-    ) -> Group:
-        return Group(
+    ) -> ConsumerGroup:
+        return ConsumerGroup(
             claims=Claims(
                 self._source,
                 self._options.source_gap_policy,
@@ -323,6 +323,6 @@ class SinkTask:
         patience_s = self._timings.commit_patience_s
         return PartitionLog(self._store, place, clock=self._clock, random=self._random, patience_s=patience_s)
 
-    def _open_writer(self, owner: Assigned, event: Claimed) -> PartitionWriter:
+    def _open_writer(self, owner: AssignedPartition, event: Claimed) -> PartitionWriter:
         policy = self._options.roll_policy(owner.key[0])
         return PartitionWriter(event.session, owner.lane, owner.retry, policy, self._tools)

@@ -18,9 +18,9 @@ import structlog
 from keyfold.errors import KeyfoldError
 from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import Clock
-from keyfold_sink.status import State
-from keyfold_sink.task.report import Voice
-from keyfold_sink.write.io_pool import Senders
+from keyfold_sink.status import RunState
+from keyfold_sink.task.report import StatusReporter
+from keyfold_sink.write.io_pool import IoPool
 
 T = TypeVar("T")
 
@@ -28,25 +28,25 @@ _DELAYS: Final = Backoff(first_ms=200, cap_ms=10_000)
 _LOOK_S: Final = 0.1
 
 
-class Stopped(Exception):
+class StoppedAtStartup(Exception):
     """The task was stopped before it had begun."""
 
 
 @dataclass(slots=True)
-class Persistence:
+class StartupRetry:
     """Retry a call until it succeeds, and report the reason for waiting."""
 
     stop: threading.Event
-    voice: Voice
+    voice: StatusReporter
     clock: Clock
     random: Random
     hangs_after_s: float = 600.0
     """A call that takes longer than this hangs; it exceeds the time-outs of all clients."""
     _words: str = ""
-    _caller: Senders = field(default_factory=lambda: Senders(1))
+    _caller: IoPool = field(default_factory=lambda: IoPool(1))
 
     def __call__(self, call: Callable[[], T]) -> T:
-        """Call until it succeeds. Raise `Stopped` after a stop order, and errors that are not retriable."""
+        """Call until it succeeds. Raise `StoppedAtStartup` after a stop order, and errors that are not retriable."""
         for delay_s in _DELAYS.delays_s(self.random):
             try:
                 return self._answer(call)
@@ -55,10 +55,10 @@ class Persistence:
                     raise
                 structlog.get_logger("keyfold.sink").warning("waiting for an answer", error=str(error))
                 self._words = f"waiting for an answer: {error}"
-                self.voice.say(State.UNASSIGNED, self._words)
+                self.voice.say(RunState.UNASSIGNED, self._words)
             if self.stop.wait(delay_s):
                 break
-        raise Stopped
+        raise StoppedAtStartup
 
     def end(self) -> None:
         """Stop without waiting for calls that hang."""
@@ -74,6 +74,6 @@ class Persistence:
                 if future.done():  # the call itself raised `TimeoutError`
                     raise
             if self.stop.is_set():
-                raise Stopped
+                raise StoppedAtStartup
             if self.voice.is_due() and self.clock.monotonic_s() < hangs_at_s:
-                self.voice.say(State.UNASSIGNED, self._words)
+                self.voice.say(RunState.UNASSIGNED, self._words)

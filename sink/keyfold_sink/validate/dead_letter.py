@@ -14,7 +14,7 @@ from typing import Final
 from keyfold.errors import LogError
 from keyfold.log.record import Header
 from keyfold_sink.topic_partition import TopicPartitionKey
-from keyfold_sink.validate.convert.api import Stage
+from keyfold_sink.validate.convert.api import ConnectStage
 
 PREFIX: Final = "__connect.errors."
 EXCEPTION: Final = "org.apache.kafka.connect.errors.DataException"
@@ -24,7 +24,7 @@ _OVERHEAD_BYTES: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class InvalidRecord:
     """A record that must not be stored, with the reason.
 
     `timestamp` is None if the record has none. `headers` are empty if the client cannot read them.
@@ -35,14 +35,14 @@ class Failure:
     key: bytes | None
     value: bytes | None
     headers: Sequence[Header]
-    stage: Stage
+    stage: ConnectStage
     converter: str
     cause: str
     message: str
 
 
 @dataclass(frozen=True, slots=True)
-class Sender:
+class DeadLetterOrigin:
     """The names of the sink and task for the headers. `context` says whether these headers are written."""
 
     connector: str
@@ -51,7 +51,7 @@ class Sender:
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class DeadLetter:
     """A record for the dead letter topic. `offset` is that of the rejected record, for messages."""
 
     offset: int
@@ -70,7 +70,7 @@ class Letter:
 class RejectedRecord(LogError):
     """A record failed its check, and `errors.tolerance` is `none`."""
 
-    def __init__(self, key: TopicPartitionKey, failure: Failure) -> None:
+    def __init__(self, key: TopicPartitionKey, failure: InvalidRecord) -> None:
         super().__init__(
             *key,
             f"the record at offset {failure.offset} failed its check in {failure.stage} "
@@ -85,16 +85,16 @@ class RejectedRecord(LogError):
         self.cause = failure.cause
 
 
-def letter(key: TopicPartitionKey, failure: Failure, sender: Sender) -> Letter:
+def letter(key: TopicPartitionKey, failure: InvalidRecord, sender: DeadLetterOrigin) -> DeadLetter:
     """Return the dead letter of a rejected record of this partition."""
     headers = list(failure.headers)
     if sender.context:
         taken = {name for name, _ in headers}
         headers += [(name, value) for name, value in _context(key, failure, sender) if name not in taken]
-    return Letter(failure.offset, failure.timestamp, failure.key, failure.value, headers)
+    return DeadLetter(failure.offset, failure.timestamp, failure.key, failure.value, headers)
 
 
-def _context(key: TopicPartitionKey, failure: Failure, sender: Sender) -> list[Header]:
+def _context(key: TopicPartitionKey, failure: InvalidRecord, sender: DeadLetterOrigin) -> list[Header]:
     topic, partition = key
     texts = {
         "topic": topic,

@@ -24,12 +24,12 @@ from confluent_kafka import KafkaError, KafkaException
 from keyfold.errors import LogError
 from keyfold.runtime.clock import Clock
 from keyfold_sink.kafka.cluster import FORBIDDEN
-from keyfold_sink.kafka.contact import Contact, why_refused
+from keyfold_sink.kafka.contact import BrokerContact, why_refused
 from keyfold_sink.topic_partition import TopicPartitionKey
-from keyfold_sink.validate.dead_letter import Letter
+from keyfold_sink.validate.dead_letter import DeadLetter
 from keyfold_sink.validate.error_counts import ErrorCounts
 from keyfold_sink.write.memory_budget import InFlight
-from keyfold_sink.write.skips import LettersPending
+from keyfold_sink.write.skips import DeadLettersPending
 
 _POLL_S: Final = 0.05
 _POLLS: Final = 20
@@ -67,7 +67,7 @@ OpenProducer = Callable[[Callable[[KafkaError], None]], Producer]
 """Open a producer, given the callback for errors of the client as a whole."""
 
 
-class LetterRefused(LogError):
+class DeadLetterRefused(LogError):
     """Kafka refuses a dead letter; the log does not pass the record's offset."""
 
 
@@ -75,20 +75,20 @@ class LetterRefused(LogError):
 class _Posted:
     """A letter in flight."""
 
-    letter: Letter
-    parcel: Parcel
+    letter: DeadLetter
+    parcel: DeadLetterBatch
     with_timestamp: bool = True
 
 
-class Parcel:
+class DeadLetterBatch:
     """The letters of one batch of one partition. A `keyfold_sink.write.skips.Delivery`."""
 
-    def __init__(self, key: TopicPartitionKey, letters: Sequence[Letter], post: DeadLetters) -> None:
+    def __init__(self, key: TopicPartitionKey, letters: Sequence[DeadLetter], post: DeadLetterTopic) -> None:
         self.key = key
         self.first_offset = letters[0].offset
         self.last_offset = letters[-1].offset
         self.left = len(letters)
-        self.error: LetterRefused | None = None
+        self.error: DeadLetterRefused | None = None
         self._post = post
 
     def wait(self) -> None:
@@ -99,12 +99,12 @@ class Parcel:
             if self.left == 0:
                 return
             self._post.serve(_POLL_S)
-        raise LettersPending(
+        raise DeadLettersPending(
             f"{self.left} dead letters of {self.key[0]}-{self.key[1]} are not in {self._post.topic} yet"
         )
 
 
-class DeadLetters:
+class DeadLetterTopic:
     """The sender of one task's dead letters.
 
     A letter counts twice in `in_flight` until it has arrived, because the client copies it.
@@ -126,7 +126,7 @@ class DeadLetters:
         self._in_flight = in_flight
         self._counts = counts
         self._clock = clock
-        self._contact = Contact(clock)
+        self._contact = BrokerContact(clock)
         self._lock = threading.RLock()
         self._out: dict[int, _Posted] = {}
         self._waiting: list[_Posted] = []
@@ -141,9 +141,9 @@ class DeadLetters:
         """Whether this number of bytes may be sent now. A batch larger than the limit may be sent alone."""
         return self._size_bytes == 0 or self._size_bytes + size_bytes <= self._limit_bytes
 
-    def send(self, key: TopicPartitionKey, letters: Sequence[Letter]) -> Parcel:
+    def send(self, key: TopicPartitionKey, letters: Sequence[DeadLetter]) -> DeadLetterBatch:
         """Send letters in offset order, without blocking. The parcel says when they have arrived."""
-        parcel = Parcel(key, letters, self)
+        parcel = DeadLetterBatch(key, letters, self)
         self._counts.letters_sent(len(letters))
         size_bytes = sum(letter.size_bytes for letter in letters)
         self._in_flight.add(size_bytes * 2)
@@ -220,7 +220,7 @@ class DeadLetters:
 
     def _refuse(self, posted: _Posted, why: str, hint: str = "") -> None:
         self._counts.letter_refused()
-        posted.parcel.error = LetterRefused(
+        posted.parcel.error = DeadLetterRefused(
             *posted.parcel.key,
             f"the record at offset {posted.letter.offset} failed its check and could not be sent to the dead letter "
             f"topic {self.topic}: {why}",

@@ -14,7 +14,7 @@ from keyfold.errors import ConfigError, KeyfoldError
 from keyfold_sink.config.client_checks import client_refusal
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.kafka.cluster import FORBIDDEN, GONE, REQUEST_TIMEOUT_S
-from keyfold_sink.kafka.contact import QUIET, Contact
+from keyfold_sink.kafka.contact import QUIET, BrokerContact
 from keyfold_sink.kafka.source import SourceUnavailable
 from keyfold_sink.validate.dead_letter_topic import Producer
 
@@ -24,7 +24,7 @@ _NAME_KEY: Final = "errors.deadletterqueue.topic.name"
 _REPLICATION_KEY: Final = "errors.deadletterqueue.topic.replication.factor"
 
 
-class LetterTopicRefused(KeyfoldError):
+class DeadLetterTopicRefused(KeyfoldError):
     """The dead letter topic does not exist, and Kafka refuses to create or describe it."""
 
 
@@ -55,15 +55,15 @@ def ensure_topic(
     admin_config: Mapping[str, str],
     topic: str,
     replication_factor: int,
-    contact: Contact,
+    contact: BrokerContact,
     timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> bool:
     """Create the dead letter topic if it is missing, with one partition as in Connect. Return whether it was created.
 
     `timeout_s` is the time-out of each request.
 
-    Raise `SourceUnavailable` (retriable), `SourceForbidden`, `LetterTopicRefused`, or `ConfigError` for a replication
-    factor that the cluster does not support.
+    Raise `SourceUnavailable` (retriable), `SourceForbidden`, `DeadLetterTopicRefused`, or `ConfigError` for a
+    replication factor that the cluster does not support.
     """
     settings: dict[str, Any] = {**QUIET, **admin_config, "error_cb": contact.heard}
     try:
@@ -113,7 +113,7 @@ def _asked(ask: Callable[[], Any], timeout_s: float) -> KafkaError | None:
 
 def _translated(topic: str, what: str, error: KafkaError) -> KeyfoldError:
     if error.code() in FORBIDDEN or error.code() == KafkaError.POLICY_VIOLATION:
-        return LetterTopicRefused(
+        return DeadLetterTopicRefused(
             f"Kafka refuses to {what} the dead letter topic {topic} ({_NAME_KEY}): {error.str()}",
             hint="create the topic, or give the sink's user the rights to describe, create and write it",
         )

@@ -27,11 +27,11 @@ from keyfold.errors import KeyfoldError
 from keyfold.log.manifest import WHOLE_RANGE, Gap
 from keyfold.log.record import RecordColumns
 from keyfold.runtime.clock import Clock
-from keyfold_sink.group.assignment import Assigned, PauseReason
+from keyfold_sink.group.assignment import AssignedPartition, PauseReason
 from keyfold_sink.kafka.source import SKIPPED
 from keyfold_sink.topic_partition import TopicPartitionKey
-from keyfold_sink.validate.convert.api import Checks, Rejected, SchemasPending, Stage
-from keyfold_sink.validate.dead_letter import Failure, Letter, RejectedRecord, Sender, letter
+from keyfold_sink.validate.convert.api import Checks, ConnectStage, Rejected, SchemasPending
+from keyfold_sink.validate.dead_letter import DeadLetter, DeadLetterOrigin, InvalidRecord, RejectedRecord, letter
 from keyfold_sink.validate.error_counts import ErrorCounts
 from keyfold_sink.write.batch import UNREADABLE_HEADERS, UnreadableHeaders, columns, cut, without
 from keyfold_sink.write.skips import Delivery
@@ -49,18 +49,18 @@ HEADERS_CONVERTER: Final = "org.apache.kafka.connect.converters.ByteArrayConvert
 HEADERS_CAUSE: Final = "header name is not UTF-8"
 
 
-class Fetching(Protocol):
-    """See `keyfold_sink.group.fetching.Fetching`."""
+class PartitionPause(Protocol):
+    """See `keyfold_sink.group.fetching.PartitionFetching`."""
 
-    def hold(self, owner: Assigned, reason: PauseReason) -> None: ...  # noqa: D102
-    def release(self, owner: Assigned, reason: PauseReason) -> None: ...  # noqa: D102
+    def hold(self, owner: AssignedPartition, reason: PauseReason) -> None: ...  # noqa: D102
+    def release(self, owner: AssignedPartition, reason: PauseReason) -> None: ...  # noqa: D102
 
 
-class Letters(Protocol):
-    """See `keyfold_sink.validate.dead_letter_topic.DeadLetters`."""
+class DeadLetterSender(Protocol):
+    """See `keyfold_sink.validate.dead_letter_topic.DeadLetterTopic`."""
 
     def has_room(self, size_bytes: int) -> bool: ...  # noqa: D102
-    def send(self, key: TopicPartitionKey, letters: Sequence[Letter]) -> Delivery: ...  # noqa: D102
+    def send(self, key: TopicPartitionKey, letters: Sequence[DeadLetter]) -> Delivery: ...  # noqa: D102
     def serve(self) -> None: ...  # noqa: D102
 
 
@@ -71,16 +71,16 @@ class ErrorPolicy:
     tolerates: bool = False
     logs: bool = False
     logs_messages: bool = False
-    sender: Sender = field(default_factory=lambda: Sender("", 0, context=False))
-    letters: Letters | None = None
+    sender: DeadLetterOrigin = field(default_factory=lambda: DeadLetterOrigin("", 0, context=False))
+    letters: DeadLetterSender | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class RecordBatch:
     """Records of one partition, and those that the client could not return whole; `end` is the offset after them."""
 
     columns: RecordColumns
-    unreadable: tuple[Failure, ...]
+    unreadable: tuple[InvalidRecord, ...]
     end: int
     mean_record_bytes: float
 
@@ -105,22 +105,22 @@ class _Kept:
     wait: _Wait
     since_s: float
     tried_s: float
-    pieces: deque[Batch | int] = field(default_factory=deque)
+    pieces: deque[RecordBatch | int] = field(default_factory=deque)
     size_bytes: int = 0
 
 
-class Intake:
+class RecordValidation:
     """The record validation of one task. Only the main thread uses it; no call blocks."""
 
     def __init__(
         self,
         policy: ErrorPolicy,
         checks: Checks | None,
-        fetching: Fetching,
+        fetching: PartitionPause,
         counts: ErrorCounts,
         clock: Clock,
-        is_read: Callable[[Assigned], bool],
-        fail: Callable[[Assigned, KeyfoldError], None],
+        is_read: Callable[[AssignedPartition], bool],
+        fail: Callable[[AssignedPartition, KeyfoldError], None],
     ) -> None:
         self._policy = policy
         self._checks = checks
@@ -129,7 +129,7 @@ class Intake:
         self._clock = clock
         self._is_read = is_read
         self._fail = fail
-        self._kept: dict[Assigned, _Kept] = {}
+        self._kept: dict[AssignedPartition, _Kept] = {}
         self._unsaid: Counter[tuple[TopicPartitionKey, str]] = Counter()
         self._said_s = clock.monotonic_s()
         self._events = structlog.get_logger("keyfold.sink")
@@ -139,17 +139,17 @@ class Intake:
         """The size in memory of waiting records."""
         return sum(kept.size_bytes for kept in self._kept.values())
 
-    def read(self, records: Sequence[Message], mean_record_bytes: float) -> Batch:
+    def read(self, records: Sequence[Message], mean_record_bytes: float) -> RecordBatch:
         """Return the batch of one partition from the client's messages."""
-        unreadable: tuple[Failure, ...] = ()
+        unreadable: tuple[InvalidRecord, ...] = ()
         try:
             batch = columns(records)
         except UnreadableHeaders as error:
             unreadable = tuple(_unreadable(error.batch, place) for place in error.places)
             batch = without(error.batch, error.places)
-        return Batch(batch, unreadable, (records[-1].offset() or 0) + 1, mean_record_bytes)
+        return RecordBatch(batch, unreadable, (records[-1].offset() or 0) + 1, mean_record_bytes)
 
-    def take(self, owner: Assigned, batch: Batch) -> None:
+    def take(self, owner: AssignedPartition, batch: RecordBatch) -> None:
         """Process a partition's next batch. Raise a `KeyfoldError` that fails the partition."""
         if owner in self._kept:
             self._keep(owner, batch)
@@ -161,7 +161,7 @@ class Intake:
             self._kept[owner] = _Kept(wait, now_s, now_s)
             self._keep(owner, batch)
 
-    def read_to(self, owner: Assigned, offset: int) -> None:
+    def read_to(self, owner: AssignedPartition, offset: int) -> None:
         """Process the partition's end, after its waiting records."""
         if owner in self._kept:
             self._keep(owner, offset)
@@ -197,13 +197,13 @@ class Intake:
 
     # Waiting records
 
-    def _keep(self, owner: Assigned, piece: Batch | int) -> None:
+    def _keep(self, owner: AssignedPartition, piece: RecordBatch | int) -> None:
         kept = self._kept[owner]
         kept.pieces.append(piece)
-        if isinstance(piece, Batch):
+        if isinstance(piece, RecordBatch):
             kept.size_bytes += piece.size_bytes
 
-    def _go_on(self, owner: Assigned, kept: _Kept) -> None:
+    def _go_on(self, owner: AssignedPartition, kept: _Kept) -> None:
         if not self._may_go_on(kept):
             self._pause_if_long(owner, kept)
             return
@@ -233,7 +233,7 @@ class Intake:
         is_pending = self._checks is not None and self._checks.pending()
         return not is_pending or self._clock.monotonic_s() - kept.tried_s >= _AGAIN_S
 
-    def _pause_if_long(self, owner: Assigned, kept: _Kept) -> None:
+    def _pause_if_long(self, owner: AssignedPartition, kept: _Kept) -> None:
         is_long = self._clock.monotonic_s() - kept.since_s >= _PAUSE_AFTER_S or kept.size_bytes > _PAUSE_ABOVE_BYTES
         if is_long and owner.holds.isdisjoint(WAITS):
             topic, partition = owner.key
@@ -244,7 +244,7 @@ class Intake:
 
     # Validation
 
-    def _judge(self, owner: Assigned, batch: Batch) -> _Wait | None:
+    def _judge(self, owner: AssignedPartition, batch: RecordBatch) -> _Wait | None:
         """Append the valid records of a batch, and skip or reject the others; or return why the batch must wait."""
         writer = owner.writer
         assert writer is not None
@@ -271,8 +271,8 @@ class Intake:
         return None
 
     def _failures(
-        self, key: TopicPartitionKey, fresh: RecordColumns, unreadable: Sequence[Failure], position: int
-    ) -> list[Failure]:
+        self, key: TopicPartitionKey, fresh: RecordColumns, unreadable: Sequence[InvalidRecord], position: int
+    ) -> list[InvalidRecord]:
         """Return the failures in offset order. Raise `SchemasPending` if a schema must be requested first."""
         failures = [failure for failure in unreadable if failure.offset >= position]
         if self._checks is not None and len(fresh):
@@ -280,7 +280,9 @@ class Intake:
             failures.sort(key=lambda failure: failure.offset)
         return failures
 
-    def _reject(self, owner: Assigned, fresh: RecordColumns, batch: Batch, failure: Failure) -> NoReturn:
+    def _reject(
+        self, owner: AssignedPartition, fresh: RecordColumns, batch: RecordBatch, failure: InvalidRecord
+    ) -> NoReturn:
         assert owner.writer is not None
         self._note(owner.key, [failure])
         before = cut(fresh, 0, bisect_left(fresh.offsets, failure.offset))
@@ -290,10 +292,10 @@ class Intake:
 
     def _skip(
         self,
-        owner: Assigned,
+        owner: AssignedPartition,
         fresh: RecordColumns,
-        batch: Batch,
-        failures: Sequence[Failure],
+        batch: RecordBatch,
+        failures: Sequence[InvalidRecord],
         delivery: Delivery | None,
     ) -> None:
         writer = owner.writer
@@ -310,7 +312,7 @@ class Intake:
         for cause, count in causes.items():
             self._unsaid[owner.key, cause] += count
 
-    def _note(self, key: TopicPartitionKey, failures: Sequence[Failure]) -> None:
+    def _note(self, key: TopicPartitionKey, failures: Sequence[InvalidRecord]) -> None:
         self._counts.rejected(len(failures))
         if not self._policy.logs:
             return
@@ -329,7 +331,7 @@ class Intake:
             )
 
 
-def gaps(failures: Sequence[Failure], kept: Sequence[int]) -> list[Gap]:
+def gaps(failures: Sequence[InvalidRecord], kept: Sequence[int]) -> list[Gap]:
     """Return the gaps of skipped records. Those of one cause without a stored record between them are one gap."""
     found: list[Gap] = []
     count = between = -1
@@ -347,9 +349,9 @@ def gaps(failures: Sequence[Failure], kept: Sequence[int]) -> list[Gap]:
     return found
 
 
-def _failure(batch: RecordColumns, rejected: Rejected) -> Failure:
+def _failure(batch: RecordColumns, rejected: Rejected) -> InvalidRecord:
     at = rejected.index
-    return Failure(
+    return InvalidRecord(
         batch.offsets[at],
         None if batch.timestamp_types[at] == TIMESTAMP_NOT_AVAILABLE else batch.timestamps[at],
         batch.keys[at],
@@ -362,6 +364,6 @@ def _failure(batch: RecordColumns, rejected: Rejected) -> Failure:
     )
 
 
-def _unreadable(batch: RecordColumns, place: int) -> Failure:
+def _unreadable(batch: RecordColumns, place: int) -> InvalidRecord:
     message = f"the record has {UNREADABLE_HEADERS}"
-    return _failure(batch, Rejected(place, Stage.HEADER_CONVERTER, HEADERS_CONVERTER, HEADERS_CAUSE, message))
+    return _failure(batch, Rejected(place, ConnectStage.HEADER_CONVERTER, HEADERS_CONVERTER, HEADERS_CAUSE, message))

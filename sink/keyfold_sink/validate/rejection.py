@@ -7,13 +7,13 @@ from typing import Final
 from keyfold.runtime.clock import Clock
 from keyfold_sink.config.memory_plan import plan_memory
 from keyfold_sink.config.options import SinkOptions
-from keyfold_sink.group.group import Group
+from keyfold_sink.group.group import ConsumerGroup
 from keyfold_sink.metrics.meter import TaskMeter
 from keyfold_sink.validate.convert.api import Checks
-from keyfold_sink.validate.dead_letter import Sender
-from keyfold_sink.validate.dead_letter_topic import DeadLetters, OpenProducer
+from keyfold_sink.validate.dead_letter import DeadLetterOrigin
+from keyfold_sink.validate.dead_letter_topic import DeadLetterTopic, OpenProducer
 from keyfold_sink.validate.error_counts import ErrorCounts
-from keyfold_sink.validate.record_validation import ErrorPolicy, Intake
+from keyfold_sink.validate.record_validation import ErrorPolicy, RecordValidation
 from keyfold_sink.write.memory_budget import InFlight
 
 # Dead letters in flight, which the client copies once, may take this fraction of the segments' memory.
@@ -27,7 +27,7 @@ def sends_letters(options: SinkOptions) -> bool:
 
 def open_intake(
     options: SinkOptions,
-    group: Group,
+    group: ConsumerGroup,
     *,
     clock: Clock,
     meter: TaskMeter,
@@ -35,12 +35,12 @@ def open_intake(
     checks: Checks | None = None,
     open_producer: OpenProducer | None = None,
     task_id: int = 0,
-) -> Intake:
+) -> RecordValidation:
     """Build the record validation of one task. Without `checks` all records are valid."""
     counts = ErrorCounts(meter)
     letters = None
     if open_producer is not None and sends_letters(options):
-        letters = DeadLetters(
+        letters = DeadLetterTopic(
             options.dead_letter_topic,
             open_producer,
             limit_bytes=plan_memory(options.buffer_memory).segments_bytes // _LETTERS_SHARE,
@@ -52,10 +52,10 @@ def open_intake(
         tolerates=options.errors_tolerance == "all",
         logs=options.errors_log_enable,
         logs_messages=options.errors_log_include_messages,
-        sender=Sender(options.name, task_id, context=options.dead_letter_context_headers),
+        sender=DeadLetterOrigin(options.name, task_id, context=options.dead_letter_context_headers),
         letters=letters,
     )
-    return Intake(
+    return RecordValidation(
         policy,
         checks,
         group.fetching,

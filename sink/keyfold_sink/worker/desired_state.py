@@ -42,21 +42,21 @@ from keyfold.runtime.clock import Clock
 from keyfold.runtime.retry import Patience
 from keyfold.store.api import Blob, Create, ObjectStore, Update
 from keyfold.store.documents import DOCUMENT_BYTES_MAX
-from keyfold_sink.status import State
+from keyfold_sink.status import RunState
 
 _RESTARTS_KEPT: Final = 64
 _CHANGES_KEPT: Final = 256
 _PATIENCE_S: Final = 15.0
 _DELAYS: Final = Backoff(first_ms=50, cap_ms=2000)
 
-TARGETS: Final = frozenset({State.RUNNING, State.PAUSED, State.STOPPED})
+TARGETS: Final = frozenset({RunState.RUNNING, RunState.PAUSED, RunState.STOPPED})
 
 
-class OrdersUnreadable(StoreError):
+class DesiredStateUnreadable(StoreError):
     """The object exists and does not contain a sink's desired state."""
 
 
-class Scope(StrEnum):
+class RestartScope(StrEnum):
     """The tasks to restart. CONNECTOR restarts none; they look up again what they have cached."""
 
     CONNECTOR = "connector"
@@ -67,23 +67,26 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """The `number`th requested restart. `worker_id` and `task` (its number in the worker) belong to `Scope.ONE`."""
+    """The `number`th requested restart.
+
+    `worker_id` and `task` (its number in the worker) belong to `RestartScope.ONE`.
+    """
 
     number: int
-    scope: Scope
+    scope: RestartScope
     worker_id: str = ""
     task: int = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class DesiredState:
     """One version of the desired state.
 
     `state_since` is the version that changed `state` last. `changes` are the ids of the last changes, the newest last.
     """
 
     version: int = 0
-    state: State = State.RUNNING
+    state: RunState = RunState.RUNNING
     state_since: int = 0
     flushes: int = 0
     restarts: tuple[Restart, ...] = ()
@@ -97,7 +100,7 @@ class Orders:
         return self.restarts[-1].number if self.restarts else 0
 
 
-Change = Callable[[Orders], Orders]
+Change = Callable[[DesiredState], DesiredState]
 """Return the changed desired state, or the same object if there is nothing to change."""
 
 
@@ -116,20 +119,20 @@ def safe_name(name: str) -> str:
 # Changes
 
 
-def target(state: State) -> Change:
+def target(state: RunState) -> Change:
     """Change the state to RUNNING, PAUSED or STOPPED."""
     return lambda orders: orders if orders.state is state else replace(orders, state=state)
 
 
-def flush(orders: Orders) -> Orders:
+def flush(orders: DesiredState) -> DesiredState:
     """Request that every task commits what it has read."""
     return replace(orders, flushes=orders.flushes + 1)
 
 
-def restart(scope: Scope, worker_id: str = "", task: int = -1) -> Change:
+def restart(scope: RestartScope, worker_id: str = "", task: int = -1) -> Change:
     """Request a restart."""
 
-    def change(orders: Orders) -> Orders:
+    def change(orders: DesiredState) -> DesiredState:
         asked = Restart(orders.restart_number + 1, scope, worker_id, task)
         return replace(orders, restarts=(*orders.restarts, asked)[-_RESTARTS_KEPT:])
 
@@ -139,7 +142,7 @@ def restart(scope: Scope, worker_id: str = "", task: int = -1) -> Change:
 def take_slot(worker_id: str) -> Change:
     """Give a worker the lowest free slot, if it has none."""
 
-    def change(orders: Orders) -> Orders:
+    def change(orders: DesiredState) -> DesiredState:
         if worker_id in orders.slots:
             return orders
         taken = set(orders.slots.values())
@@ -153,7 +156,7 @@ def free_slots(worker_ids: Iterable[str]) -> Change:
     """Free the slots of workers that are gone."""
     gone = frozenset(worker_ids)
 
-    def change(orders: Orders) -> Orders:
+    def change(orders: DesiredState) -> DesiredState:
         left = {worker_id: slot for worker_id, slot in orders.slots.items() if worker_id not in gone}
         return orders if len(left) == len(orders.slots) else replace(orders, slots=left)
 
@@ -164,15 +167,15 @@ def free_slots(worker_ids: Iterable[str]) -> Change:
 
 
 @dataclass(frozen=True, slots=True)
-class ToDo:
+class PendingWork:
     """The work for a worker between two versions of the desired state."""
 
-    state: State
+    state: RunState
     flush: bool
     restarts: tuple[Restart, ...]
 
 
-def to_do(done: Orders, newest: Orders, worker_id: str) -> ToDo:
+def to_do(done: DesiredState, newest: DesiredState, worker_id: str) -> PendingWork:
     """Return the work between two versions, without restarts of other workers' tasks.
 
     If the list of restarts does not reach back to `done`, all tasks are restarted. That loses nothing and satisfies
@@ -180,15 +183,15 @@ def to_do(done: Orders, newest: Orders, worker_id: str) -> ToDo:
     """
     missed = [asked for asked in newest.restarts if asked.number > done.restart_number]
     if missed and missed[0].number > done.restart_number + 1:
-        missed = [Restart(newest.restart_number, Scope.ALL)]
-    mine = tuple(asked for asked in missed if asked.scope is not Scope.ONE or asked.worker_id == worker_id)
-    return ToDo(newest.state, newest.flushes > done.flushes, mine)
+        missed = [Restart(newest.restart_number, RestartScope.ALL)]
+    mine = tuple(asked for asked in missed if asked.scope is not RestartScope.ONE or asked.worker_id == worker_id)
+    return PendingWork(newest.state, newest.flushes > done.flushes, mine)
 
 
 # The object
 
 
-def encode(orders: Orders) -> bytes:
+def encode(orders: DesiredState) -> bytes:
     """Encode as JSON; fields of a newer keyfold are kept."""
     known = {
         "version": orders.version,
@@ -202,20 +205,20 @@ def encode(orders: Orders) -> bytes:
     return orjson.dumps({**orders.unknown, **known}, option=orjson.OPT_INDENT_2)
 
 
-def decode(data: bytes, key: str) -> Orders:
-    """Decode a desired state. Raise `OrdersUnreadable` for anything else."""
+def decode(data: bytes, key: str) -> DesiredState:
+    """Decode a desired state. Raise `DesiredStateUnreadable` for anything else."""
     try:
         found = dict(orjson.loads(data))
-        state = State(found.pop("state"))
+        state = RunState(found.pop("state"))
         if state not in TARGETS:
             raise ValueError(f"{state} is not a desired state")
-        orders = Orders(
+        orders = DesiredState(
             version=int(found.pop("version")),
             state=state,
             state_since=int(found.pop("state_since")),
             flushes=int(found.pop("flushes")),
             restarts=tuple(
-                Restart(int(r["number"]), Scope(r["scope"]), str(r["worker_id"]), int(r["task"]))
+                Restart(int(r["number"]), RestartScope(r["scope"]), str(r["worker_id"]), int(r["task"]))
                 for r in found.pop("restarts")
             ),
             slots={str(worker_id): int(slot) for worker_id, slot in found.pop("slots").items()},
@@ -225,14 +228,14 @@ def decode(data: bytes, key: str) -> Orders:
         encode(orders)  # `TypeError` if a number is too large, or a field of a newer version nested too deeply
         return orders  # noqa: TRY300 - it is valid only if it can be encoded
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise OrdersUnreadable(
+        raise DesiredStateUnreadable(
             key,
             f"does not contain a sink's desired state: {error!r}",
             hint="the object contains no records; delete it, then repeat requests such as pause or stop",
         ) from error
 
 
-def _next(before: Orders, changed: Orders, change_id: str) -> Orders:
+def _next(before: DesiredState, changed: DesiredState, change_id: str) -> DesiredState:
     """Return the next version, with the change's id."""
     version = max(changed.version, before.version) + 1
     return replace(
@@ -245,11 +248,11 @@ def _next(before: Orders, changed: Orders, change_id: str) -> Orders:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    orders: Orders
+    orders: DesiredState
     etag: str | None  # None if there is no object
 
 
-class OrderBook:
+class DesiredStateDocument:
     """The desired state of one sink in the bucket. Thread-safe."""
 
     def __init__(
@@ -261,12 +264,12 @@ class OrderBook:
         self._random = random
         self._patience = Patience(clock, random, _DELAYS, patience_s)
         self._lock = threading.Lock()
-        self._known: Orders | None = None
+        self._known: DesiredState | None = None
         self._state_seen_s = clock.monotonic_s()
         self._answered: tuple[int, float] | None = None
 
     @property
-    def known(self) -> Orders | None:
+    def known(self) -> DesiredState | None:
         """The newest desired state that was read; None before the store's first answer."""
         return self._known
 
@@ -283,15 +286,15 @@ class OrderBook:
         """Time since this process learned of the current `state`."""
         return self._clock.monotonic_s() - self._state_seen_s
 
-    def look(self) -> Orders:
-        """Read the newest desired state. Raise `StoreUnavailable` (`known` still applies), `OrdersUnreadable`."""
+    def look(self) -> DesiredState:
+        """Read the newest desired state. Raise `StoreUnavailable` (`known` still applies), `DesiredStateUnreadable`."""
         found = self._read()
         known = self._known
         if known is not None and found.orders.version < known.version:
             return self.change(lambda newest: known if newest.version < known.version else newest)
         return self._learn(found.orders)
 
-    def change(self, change: Change) -> Orders:
+    def change(self, change: Change) -> DesiredState:
         """Make a change exactly once, and return the new desired state.
 
         Raise `StoreUnavailable` if the store gave no definite answer in time; the change may still take effect. Once
@@ -323,11 +326,11 @@ class OrderBook:
         try:
             blob = self._store.get(self._key, DOCUMENT_BYTES_MAX)
         except ObjectNotFound:
-            return _Found(Orders(), None)
+            return _Found(DesiredState(), None)
         self._note_time(blob)
         return _Found(decode(blob.data, self._key), blob.etag)
 
-    def _write(self, orders: Orders, etag: str | None) -> bool:
+    def _write(self, orders: DesiredState, etag: str | None) -> bool:
         """PUT until the store accepts or refuses the object."""
         data = encode(orders)
         mode = Create() if etag is None else Update(etag)
@@ -343,7 +346,7 @@ class OrderBook:
             ) from error
         return True
 
-    def _learn(self, orders: Orders) -> Orders:
+    def _learn(self, orders: DesiredState) -> DesiredState:
         with self._lock:
             if self._known is None or orders.version >= self._known.version:
                 if self._known is None or orders.state_since != self._known.state_since:

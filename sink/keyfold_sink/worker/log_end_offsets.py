@@ -32,7 +32,7 @@ _PATIENCE_S: Final = 15.0
 _TRIES: Final = 5
 
 
-class Cluster(Protocol):
+class OffsetSource(Protocol):
     """Requests to Kafka. All raise `SourceUnavailable`, `SourceForbidden` and `TopicGone`."""
 
     def partitions(self, topics: Iterable[str]) -> list[TopicPartitionKey]:
@@ -42,10 +42,12 @@ class Cluster(Protocol):
         """Return the ids and offsets of one partition."""
 
 
-class Ends:
+class LogEndOffsets:
     """The end offsets of a sink's logs."""
 
-    def __init__(self, store: ObjectStore, topics_dir: str, cluster: Cluster, clock: Clock, random: Random) -> None:
+    def __init__(
+        self, store: ObjectStore, topics_dir: str, cluster: OffsetSource, clock: Clock, random: Random
+    ) -> None:
         self._store = store
         self._topics_dir = topics_dir
         self._cluster = cluster

@@ -26,23 +26,23 @@ from keyfold.errors import KeyfoldError
 from keyfold.runtime.clock import Clock
 from keyfold.store.api import ObjectStore
 from keyfold.store.location import open_store
-from keyfold_sink.config.connect_definitions import CONNECTOR_CLASS, Definitions
+from keyfold_sink.config.connect_definitions import CONNECTOR_CLASS, ConnectDefinitions
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.kafka.cluster import AdminSource
 from keyfold_sink.kafka.consumer import admin_config
 from keyfold_sink.kafka.source import SourceFacts
 from keyfold_sink.metrics.collector import SinkMetrics, own_port
-from keyfold_sink.progress import Progress
+from keyfold_sink.progress import SinkProgress
 from keyfold_sink.rest.sockets import Sockets, listening, worker_id
-from keyfold_sink.status import UNKNOWN, State, TaskStatus
+from keyfold_sink.status import UNKNOWN, RunState, TaskStatus
 from keyfold_sink.topic_partition import TopicPartitionKey
-from keyfold_sink.worker.desired_state import OrderBook, sink_folder
-from keyfold_sink.worker.log_end_offsets import Ends
+from keyfold_sink.worker.desired_state import DesiredStateDocument, sink_folder
+from keyfold_sink.worker.log_end_offsets import LogEndOffsets
 from keyfold_sink.worker.sink_service import SinkService
 from keyfold_sink.worker.spawn import TaskProcess, first_line, task_command
 from keyfold_sink.worker.supervisor import Supervisor
-from keyfold_sink.worker.task_process import STOP_SLACK_S, Limits, Process
-from keyfold_sink.worker.worker_registry import RollCall, leave_quietly
+from keyfold_sink.worker.task_process import STOP_SLACK_S, ProcessHandle, TaskLimits
+from keyfold_sink.worker.worker_registry import WorkerRegistry, leave_quietly
 from keyfold_sink.write.credential_renewal import RenewingStore, location_now
 
 
@@ -68,7 +68,7 @@ def run_worker(
     stop: threading.Event,
     clock: Clock,
     random: Random,
-    progress: Progress,
+    progress: SinkProgress,
 ) -> None:
     """Run a worker until `stop` is set. `arguments` are those of `keyfold sink run`, `values` the configuration.
 
@@ -79,7 +79,7 @@ def run_worker(
     proven = threading.Event()
     try:
         spawn = spawner(values, arguments, proven.is_set)
-        Worker(options, store, spawn, clock, random, progress, proven=proven, renew=store.renew).run(stop)
+        SinkWorker(options, store, spawn, clock, random, progress, proven=proven, renew=store.renew).run(stop)
     finally:
         opened.close()
 
@@ -92,7 +92,7 @@ def run_until_caught_up(
     stop: threading.Event,
     clock: Clock,
     random: Random,
-    progress: Progress,
+    progress: SinkProgress,
 ) -> None:
     """Run tasks until they end by themselves, without desired state and REST API. Raise `TasksFailed`."""
     Supervisor(
@@ -108,7 +108,7 @@ def run_until_caught_up(
 
 def spawner(
     values: Mapping[str, str], arguments: Sequence[str], is_proven: Callable[[], bool] = lambda: False
-) -> Callable[[int, bool], Process]:
+) -> Callable[[int, bool], ProcessHandle]:
     """Return the function that starts tasks.
 
     `is_proven` says whether a task has worked before, so that refusals by the store are retried.
@@ -117,22 +117,22 @@ def spawner(
     return lambda number, paused: TaskProcess(task_command(arguments, number, paused=paused, proven=is_proven()), line)
 
 
-def limits(options: SinkOptions) -> Limits:
+def limits(options: SinkOptions) -> TaskLimits:
     """Return the time limits for tasks."""
-    return Limits(options.task_hang_timeout_ms / 1000, options.shutdown_timeout_ms / 1000 + STOP_SLACK_S)
+    return TaskLimits(options.task_hang_timeout_ms / 1000, options.shutdown_timeout_ms / 1000 + STOP_SLACK_S)
 
 
-class Worker:
+class SinkWorker:
     """One worker with all of its parts."""
 
     def __init__(
         self,
         options: SinkOptions,
         store: ObjectStore,
-        spawn: Callable[[int, bool], Process],
+        spawn: Callable[[int, bool], ProcessHandle],
         clock: Clock,
         random: Random,
-        progress: Progress,
+        progress: SinkProgress,
         *,
         proven: threading.Event | None = None,
         renew: Callable[[], None] = lambda: None,
@@ -148,8 +148,8 @@ class Worker:
         self._store = store
         self._clock = clock
         folder = sink_folder(options.topics_dir, options.name)
-        self._book = OrderBook(store, folder, clock, random)
-        self._roll_call = RollCall(store, folder, self._book, options.worker_id or "", clock=clock, random=random)
+        self._book = DesiredStateDocument(store, folder, clock, random)
+        self._roll_call = WorkerRegistry(store, folder, self._book, options.worker_id or "", clock=clock, random=random)
         self._metrics = SinkMetrics(
             connector=options.name,
             connector_class=options.connector_class or CONNECTOR_CLASS,
@@ -176,7 +176,7 @@ class Worker:
             book=self._book,
             roll_call=self._roll_call,
             tasks=self._supervisor,
-            ends=Ends(store, options.topics_dir, cluster, clock, random),
+            ends=LogEndOffsets(store, options.topics_dir, cluster, clock, random),
             ask_cluster_id=cluster.cluster_id,
             clock=clock,
             version=version("keyfold"),
@@ -211,7 +211,7 @@ class Worker:
             return
         from keyfold_sink.rest.server import serve  # loads a web server, so only if it is needed
 
-        definitions = Definitions(self._options)
+        definitions = ConnectDefinitions(self._options)
         with serve(
             self.service, sockets, metrics=self._metrics.text, definitions=definitions, clock=self._clock
         ) as server:
@@ -266,14 +266,14 @@ class Worker:
         leave_quietly(self._roll_call)
 
     def _seen(self, tasks: tuple[TaskStatus, ...], replaced: Mapping[str, int]) -> None:
-        if any(task.state is State.RUNNING for task in tasks):
+        if any(task.state is RunState.RUNNING for task in tasks):
             self._proven.set()
         self._metrics.observe(tasks, replaced)
         self._progress.reported(tasks)
 
-    def _state(self) -> State:
+    def _state(self) -> RunState:
         known = self._book.known
-        return State.RUNNING if known is None else known.state
+        return RunState.RUNNING if known is None else known.state
 
     def _place(self) -> tuple[int, int]:
         slot = self._roll_call.slot

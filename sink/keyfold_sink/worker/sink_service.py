@@ -20,12 +20,12 @@ from keyfold.errors import KeyfoldError
 from keyfold.runtime.clock import Clock
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.service import NoSuchTask, NotStopped, OffsetRefused
-from keyfold_sink.status import UNKNOWN, State, TaskStatus, WorkerStatus, standstill
+from keyfold_sink.status import UNKNOWN, RunState, TaskStatus, WorkerStatus, standstill
 from keyfold_sink.topic_partition import TopicPartitionKey
 from keyfold_sink.worker import desired_state
-from keyfold_sink.worker.desired_state import Change, OrderBook, Orders, Scope
-from keyfold_sink.worker.log_end_offsets import Ends
-from keyfold_sink.worker.worker_registry import RollCall
+from keyfold_sink.worker.desired_state import Change, DesiredState, DesiredStateDocument, RestartScope
+from keyfold_sink.worker.log_end_offsets import LogEndOffsets
+from keyfold_sink.worker.worker_registry import WorkerRegistry
 
 _ANSWER_S: Final = 2.0
 _ASK_AGAIN_S: Final = 15.0
@@ -38,7 +38,7 @@ _HEARS_WITHIN_S: Final = 15.0
 _SILENT_MS: Final = 40_000
 
 
-class Tasks(Protocol):
+class WorkerTasks(Protocol):
     """The worker's own tasks (`keyfold_sink.worker.supervisor.Supervisor`)."""
 
     @property
@@ -64,10 +64,10 @@ class SinkService:
         self,
         options: SinkOptions,
         *,
-        book: OrderBook,
-        roll_call: RollCall,
-        tasks: Tasks,
-        ends: Ends,
+        book: DesiredStateDocument,
+        roll_call: WorkerRegistry,
+        tasks: WorkerTasks,
+        ends: LogEndOffsets,
         ask_cluster_id: Callable[[], str],
         clock: Clock,
         version: str,
@@ -105,7 +105,7 @@ class SinkService:
         except (KeyfoldError, FutureTimeout):
             return ""
 
-    def target(self) -> State:
+    def target(self) -> RunState:
         """See `Service.target`."""
         return self._orders().state
 
@@ -137,7 +137,7 @@ class SinkService:
         known = self._book.known
         if known is None:
             return "the sink's desired state has not been read from the bucket yet"
-        if known.state is State.STOPPED:
+        if known.state is RunState.STOPPED:
             return ""
         tasks = {task.number: task for task in self._tasks.tasks}
         said = ((number, self._why_not(tasks.get(number))) for number in range(self.options.tasks_max))
@@ -165,27 +165,27 @@ class SinkService:
 
     def pause(self) -> None:
         """See `Service.pause`."""
-        self._order(desired_state.target(State.PAUSED))
+        self._order(desired_state.target(RunState.PAUSED))
 
     def resume(self) -> None:
         """See `Service.resume`."""
-        self._order(desired_state.target(State.RUNNING))
+        self._order(desired_state.target(RunState.RUNNING))
 
     def stop(self) -> None:
         """See `Service.stop`."""
-        self._order(desired_state.target(State.STOPPED))
+        self._order(desired_state.target(RunState.STOPPED))
 
     def restart(self, *, include_tasks: bool, only_failed: bool) -> None:
         """See `Service.restart`."""
-        of_tasks = Scope.FAILED if only_failed else Scope.ALL
-        self._order(desired_state.restart(of_tasks if include_tasks else Scope.CONNECTOR))
+        of_tasks = RestartScope.FAILED if only_failed else RestartScope.ALL
+        self._order(desired_state.restart(of_tasks if include_tasks else RestartScope.CONNECTOR))
 
     def restart_task(self, task_id: int) -> None:
         """See `Service.restart_task`."""
         for worker in self.workers():
             for task in worker.tasks:
                 if worker.slot != UNKNOWN and worker.slot * self.options.tasks_max + task.number == task_id:
-                    self._order(desired_state.restart(Scope.ONE, worker.worker_id, task.number))
+                    self._order(desired_state.restart(RestartScope.ONE, worker.worker_id, task.number))
                     return
         raise NoSuchTask(f"no worker has a task with id {task_id}")
 
@@ -215,7 +215,7 @@ class SinkService:
         newest = self._book.change(change)
         self._events.info("desired state changed", state=newest.state.value, version=newest.version)
 
-    def _orders(self) -> Orders:
+    def _orders(self) -> DesiredState:
         return self._book.known or self._book.look()
 
     def _require_stopped(self) -> None:
@@ -225,7 +225,7 @@ class SinkService:
         is fenced, and continues from the log's end or stops.
         """
         newest = self._book.look()
-        if newest.state is not State.STOPPED:
+        if newest.state is not RunState.STOPPED:
             raise NotStopped(f"the sink is {newest.state}; no offset was changed", hint="stop the sink first")
         for worker in [self.own_status(), *self._roll_call.others(fresh=True)]:
             has_heard = worker.orders_version >= newest.state_since
@@ -262,10 +262,10 @@ class SinkService:
         silent_ms = self._clock.now_ms() - task.reported_ms
         if task.pid != UNKNOWN and silent_ms > self.options.offset_flush_timeout_ms + _SILENCE_MS:
             return f"has not reported for {silent_ms // 1000} s"
-        if task.state in {State.RUNNING, State.PAUSED}:
+        if task.state in {RunState.RUNNING, RunState.PAUSED}:
             words, moves = standstill(task, task.reported_ms)  # both times are by the task's clock
             return "" if moves else f"makes no progress: {words}"
-        what = {State.FAILED: "has failed", State.RESTARTING: "is being restarted"}
+        what = {RunState.FAILED: "has failed", RunState.RESTARTING: "is being restarted"}
         return ": ".join(filter(None, (what.get(task.state, "has not joined the consumer group yet"), task.trace)))
 
 

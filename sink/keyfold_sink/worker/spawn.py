@@ -33,7 +33,7 @@ _PIECE_BYTES: Final = 1024 * 1024
 
 
 class TaskProcess:
-    """See `keyfold_sink.worker.task_process.Process`."""
+    """See `keyfold_sink.worker.task_process.ProcessHandle`."""
 
     def __init__(self, command: Sequence[str], first_line: bytes) -> None:
         """Start `command ... --report-fd FD`. Raises `OSError`."""

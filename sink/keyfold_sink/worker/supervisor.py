@@ -17,9 +17,9 @@ from typing import Final
 from keyfold.errors import ConfigError, KeyfoldError
 from keyfold.runtime.clock import Clock
 from keyfold_sink.group.catchup import TransactionOpen
-from keyfold_sink.status import State, TaskStatus
-from keyfold_sink.worker.desired_state import Orders, Restart, Scope, to_do
-from keyfold_sink.worker.task_process import Child, Levels, Limits, Phase, Replaced, Spawn
+from keyfold_sink.status import RunState, TaskStatus
+from keyfold_sink.worker.desired_state import DesiredState, Restart, RestartScope, to_do
+from keyfold_sink.worker.task_process import Levels, ReplaceReason, Spawn, SupervisedTask, TaskLimits, TaskPhase
 
 _ALIVE_S: Final = 10.0
 _MISCONFIGURED: Final = ConfigError.exit_code
@@ -50,7 +50,7 @@ class Supervisor:
         self,
         tasks: int,
         spawn: Spawn,
-        limits: Limits,
+        limits: TaskLimits,
         *,
         clock: Clock,
         random: Random,
@@ -70,11 +70,13 @@ class Supervisor:
         self._seen = seen
         self._replaced: Counter[str] = Counter()
         self._round_s = clock.monotonic_s()
-        self._done: Orders | None = None
+        self._done: DesiredState | None = None
         self._levels: Levels = ()
         self._levels_lock = threading.Lock()
         self._children = [
-            Child(number, spawn, limits, clock=clock, random=random, heard=heard, replaced=self._count, once=once)
+            SupervisedTask(
+                number, spawn, limits, clock=clock, random=random, heard=heard, replaced=self._count, once=once
+            )
             for number in range(tasks)
         ]
 
@@ -87,7 +89,7 @@ class Supervisor:
     @property
     def replaced(self) -> Mapping[str, int]:
         """The number of tasks replaced without a request, by cause."""
-        return {why.value: self._replaced[why.value] for why in Replaced}
+        return {why.value: self._replaced[why.value] for why in ReplaceReason}
 
     @property
     def orders_version(self) -> int:
@@ -113,7 +115,7 @@ class Supervisor:
 
     def run(
         self,
-        newest: Callable[[], Orders | None],
+        newest: Callable[[], DesiredState | None],
         worker_id: Callable[[], str],
         stop: threading.Event,
         *,
@@ -142,21 +144,21 @@ class Supervisor:
                 self._clock.sleep(self._limits.round_s)
             self.end()
 
-    def follow(self, orders: Orders, worker_id: str) -> None:
+    def follow(self, orders: DesiredState, worker_id: str) -> None:
         """Carry out the changes of the desired state. Of the first version only the state counts: the rest is past."""
         if self._done is not None and orders.version <= self._done.version:
             return
         todo = to_do(self._done or orders, orders, worker_id)
-        renews = any(asked.scope is Scope.CONNECTOR for asked in todo.restarts)
+        renews = any(asked.scope is RestartScope.CONNECTOR for asked in todo.restarts)
         if renews:
             self._renew()
         for child in self._children:
-            if todo.state is State.STOPPED:
+            if todo.state is RunState.STOPPED:
                 child.halt()
                 continue
             if any(_means(asked, child) for asked in todo.restarts):
                 child.restart()
-            child.run(paused=todo.state is State.PAUSED)
+            child.run(paused=todo.state is RunState.PAUSED)
             if todo.flush:
                 child.flush()
             if renews:
@@ -174,11 +176,11 @@ class Supervisor:
     @property
     def all_failed(self) -> bool:
         """Whether every task has ended with an error, or has only failed partitions."""
-        return all(child.phase is Phase.FAILED or _has_nothing_left(child.status) for child in self._children)
+        return all(child.phase is TaskPhase.FAILED or _has_nothing_left(child.status) for child in self._children)
 
     def end(self) -> None:
         """Stop all tasks, which flush first, and wait for them. Raise `TasksFailed` if a task failed."""
-        failed = {child.number: child for child in self._children if child.phase is Phase.FAILED}
+        failed = {child.number: child for child in self._children if child.phase is TaskPhase.FAILED}
         for child in self._children:
             child.halt()
         while self.has_live_tasks():
@@ -197,29 +199,29 @@ class Supervisor:
             for child in self._children:
                 child.kill()
 
-    def _count(self, why: Replaced) -> None:
+    def _count(self, why: ReplaceReason) -> None:
         self._replaced[why.value] += 1
 
 
-def _means(asked: Restart, child: Child) -> bool:
+def _means(asked: Restart, child: SupervisedTask) -> bool:
     """Whether a restart includes this task. Restarts of other workers' tasks were left out before."""
     match asked.scope:
-        case Scope.ALL:
+        case RestartScope.ALL:
             return True
-        case Scope.FAILED:
+        case RestartScope.FAILED:
             return child.has_failed
-        case Scope.ONE:
+        case RestartScope.ONE:
             return asked.task == child.number
-        case Scope.CONNECTOR:
+        case RestartScope.CONNECTOR:
             return False
 
 
 def _has_nothing_left(status: TaskStatus | None) -> bool:
     partitions = () if status is None else status.partitions
-    return bool(partitions) and all(partition.state is State.FAILED for partition in partitions)
+    return bool(partitions) and all(partition.state is RunState.FAILED for partition in partitions)
 
 
-def _failure(failed: Sequence[Child], tasks: int) -> TasksFailed:
+def _failure(failed: Sequence[SupervisedTask], tasks: int) -> TasksFailed:
     """Return an error with the messages of the failed tasks."""
     each = "; ".join(f"task {child.number}: {child.last_words}" for child in failed)
     message = failed[0].last_words if tasks == 1 else f"{len(failed)} of {tasks} tasks failed: {each}"

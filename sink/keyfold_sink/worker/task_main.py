@@ -21,12 +21,12 @@ from keyfold.errors import KeyfoldError
 from keyfold.runtime import event_log
 from keyfold.runtime.clock import Clock
 from keyfold_sink.config.options import SinkOptions
-from keyfold_sink.task.commands import TaskOrders
-from keyfold_sink.task.report import Voice
+from keyfold_sink.task.commands import TaskCommands
+from keyfold_sink.task.report import StatusReporter
 from keyfold_sink.task.run import run_task
 from keyfold_sink.worker.spawn import read_first_line
 from keyfold_sink.worker.task_process import STOP_SLACK_S
-from keyfold_sink.worker.wire import Reporter, follow_orders
+from keyfold_sink.worker.wire import StatusPipe, follow_orders
 
 DEFECT: Final = 70
 _ORDERS_FD: Final = 0
@@ -52,10 +52,10 @@ def run_child(
     event_log.configure(json=as_json, level="warning" if sys.stderr.isatty() and not as_json else "info")
     event_log.bind(task=number)
     options = SinkOptions.parse(read_first_line(_ORDERS_FD)).for_task(number)
-    orders = TaskOrders(stop, pause=paused)
+    orders = TaskCommands(stop, pause=paused)
     stop_s = options.shutdown_timeout_ms / 1000 + STOP_SLACK_S
     follow_orders(_ORDERS_FD, orders.give, lambda: end_by_force(stop_s, clock))
-    with Reporter(report_fd) as report:
+    with StatusPipe(report_fd) as report:
         try:
             run_task(
                 options,
@@ -65,7 +65,7 @@ def run_child(
                 clock=clock,
                 random=random,
                 orders=orders,
-                voice=Voice(number, clock, report),
+                voice=StatusReporter(number, clock, report),
                 proven=proven,
             )
         except KeyfoldError as error:  # the supervisor shows the error at its end, with those of other tasks

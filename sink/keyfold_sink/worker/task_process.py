@@ -25,8 +25,8 @@ import structlog
 
 from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import Clock
-from keyfold_sink.status import UNKNOWN, State, TaskStatus, load_task
-from keyfold_sink.task.commands import Order
+from keyfold_sink.status import UNKNOWN, RunState, TaskStatus, load_task
+from keyfold_sink.task.commands import TaskCommand
 from keyfold_sink.worker.wire import encode_level, encode_order
 
 STOP_SLACK_S: Final = 15.0
@@ -37,7 +37,7 @@ _DELAYS: Final = Backoff(first_ms=1000, cap_ms=60_000)
 _SAID_FAILED: Final = frozenset({1, 2, 3})  # exit codes of a `KeyfoldError` (keyfold.cli.app)
 
 
-class Process(Protocol):
+class ProcessHandle(Protocol):
     """A task's process, for its supervisor. No call blocks."""
 
     @property
@@ -60,18 +60,18 @@ class Process(Protocol):
         """Close the pipes, and reap the process."""
 
 
-Spawn = Callable[[int, bool], Process]
+Spawn = Callable[[int, bool], ProcessHandle]
 """Start the process of a task, given its number and whether it starts paused."""
 
 
-class Replaced(Enum):
+class ReplaceReason(Enum):
     """Why a task was replaced without a request."""
 
     CRASHED = "crashed"
     HUNG = "hung"
 
 
-class Phase(Enum):
+class TaskPhase(Enum):
     """The states in the module's diagram; HUNG is UP without reports."""
 
     DOWN = "down"
@@ -82,11 +82,11 @@ class Phase(Enum):
     FAILED = "failed"
 
 
-_LISTENING: Final = frozenset({Phase.UP, Phase.HUNG})  # a task that hangs may still resume
+_LISTENING: Final = frozenset({TaskPhase.UP, TaskPhase.HUNG})  # a task that hangs may still resume
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TaskLimits:
     """Time limits for a task's reports and its stop, and the intervals of checks and restarts."""
 
     hang_s: float
@@ -103,23 +103,23 @@ Levels = tuple[tuple[str, str], ...]
 """Loggers and their levels, parents before children."""
 
 
-class Child:
+class SupervisedTask:
     """One task. Only the supervisor's loop uses it; other threads may only read `status`."""
 
     def __init__(
         self,
         number: int,
         spawn: Spawn,
-        limits: Limits,
+        limits: TaskLimits,
         *,
         clock: Clock,
         random: Random,
         heard: Callable[[TaskStatus], None] = lambda _status: None,
-        replaced: Callable[[Replaced], None] = lambda _why: None,
+        replaced: Callable[[ReplaceReason], None] = lambda _why: None,
         once: bool = False,
     ) -> None:
         self.number = number
-        self.phase = Phase.DOWN
+        self.phase = TaskPhase.DOWN
         self.status: TaskStatus | None = None
         self.exit_code: int | None = None
         self.last_words = ""
@@ -130,7 +130,7 @@ class Child:
         self._heard = heard
         self._replaced = replaced
         self._once = once
-        self._process: Process | None = None
+        self._process: ProcessHandle | None = None
         self._levels: Levels = ()
         self._wanted = False
         self._paused = False
@@ -151,10 +151,10 @@ class Child:
         """Request that the task runs, reading or paused. A FAILED task stays FAILED."""
         changed = self._paused != paused
         self._wanted, self._paused = True, paused
-        if self.phase is Phase.DOWN:
+        if self.phase is TaskPhase.DOWN:
             self._start()
         elif self.phase in _LISTENING and changed:
-            self._tell(Order.PAUSE if paused else Order.RESUME)
+            self._tell(TaskCommand.PAUSE if paused else TaskCommand.RESUME)
 
     def halt(self) -> None:
         """Request that the task flushes and ends."""
@@ -171,22 +171,22 @@ class Child:
         self._delays = None
         if self.phase in _LISTENING:
             self._end()
-        elif self.phase in {Phase.WAITING, Phase.FAILED}:
+        elif self.phase in {TaskPhase.WAITING, TaskPhase.FAILED}:
             self._start()
 
     def flush(self) -> None:
         """Request that the task commits what it has read."""
         if self.phase in _LISTENING:
-            self._tell(Order.FLUSH)
+            self._tell(TaskCommand.FLUSH)
 
     def renew(self) -> None:
         """Request that the task looks up again what it has cached: credentials, topics and their settings."""
         if self.phase in _LISTENING:
-            self._tell(Order.RENEW)
+            self._tell(TaskCommand.RENEW)
 
     def log(self, levels: Levels) -> None:
         """Set the log levels of the task in this order. A task that has just started does not know them yet."""
-        if self.phase is Phase.UP and levels != self._levels:
+        if self.phase is TaskPhase.UP and levels != self._levels:
             assert self._process is not None
             for logger, level in levels:
                 self._process.send(encode_level(logger, level))
@@ -195,8 +195,8 @@ class Child:
     @property
     def has_failed(self) -> bool:
         """Whether a restart of failed tasks includes this task."""
-        failed = self.status is not None and self.status.state is State.FAILED
-        return self.phase in {Phase.FAILED, Phase.WAITING} or failed
+        failed = self.status is not None and self.status.state is RunState.FAILED
+        return self.phase in {TaskPhase.FAILED, TaskPhase.WAITING} or failed
 
     def kill(self) -> None:
         """Kill the process; no record is lost."""
@@ -213,7 +213,7 @@ class Child:
         # If the supervisor itself was suspended (a frozen container), so were its tasks.
         self._silent_s += min(now_s - self._round_s, self._limits.hang_s / _ROUNDS_IN_SILENCE)
         self._round_s = now_s
-        if self.phase is Phase.WAITING and now_s >= self._act_at_s:
+        if self.phase is TaskPhase.WAITING and now_s >= self._act_at_s:
             self._start()
         process = self._process
         if process is None:
@@ -223,9 +223,9 @@ class Child:
             self._hear(line, now_s)
         if code is not None:
             self._ended(process, code)
-        elif self.phase is Phase.UP and self._silent_s >= self._limits.hang_s:
+        elif self.phase is TaskPhase.UP and self._silent_s >= self._limits.hang_s:
             self._hangs(process, now_s)
-        elif self.phase in {Phase.ENDING, Phase.HUNG} and now_s >= self._act_at_s:
+        elif self.phase in {TaskPhase.ENDING, TaskPhase.HUNG} and now_s >= self._act_at_s:
             self._act_at_s = now_s + self._limits.stop_s
             process.signal(signal.SIGKILL)
 
@@ -234,30 +234,30 @@ class Child:
         try:
             process = self._process = self._spawn(self.number, self._paused)
         except OSError as error:  # no memory or too many processes; retry later
-            self._later(f"the task's process cannot be started: {error}", Replaced.CRASHED)
+            self._later(f"the task's process cannot be started: {error}", ReplaceReason.CRASHED)
             return
-        self.phase = Phase.UP
+        self.phase = TaskPhase.UP
         self.exit_code = None
         self._levels = ()
         self._started_s = self._clock.monotonic_s()
         self._silent_s = 0.0
         self.status = TaskStatus(
             self.number,
-            State.UNASSIGNED if before is None else State.RESTARTING,
+            RunState.UNASSIGNED if before is None else RunState.RESTARTING,
             pid=process.pid,
             started_ms=self._clock.now_ms(),
             reported_ms=self._clock.now_ms(),
         )
 
     def _end(self) -> None:
-        patience_s = self._limits.stack_grace_s if self.phase is Phase.HUNG else self._limits.stop_s
-        self.phase = Phase.ENDING
+        patience_s = self._limits.stack_grace_s if self.phase is TaskPhase.HUNG else self._limits.stop_s
+        self.phase = TaskPhase.ENDING
         self._act_at_s = self._clock.monotonic_s() + patience_s
-        self._tell(Order.STOP)
+        self._tell(TaskCommand.STOP)
         assert self._process is not None
         self._process.signal(signal.SIGTERM)  # a task that is starting does not read orders yet
 
-    def _tell(self, order: Order) -> None:
+    def _tell(self, order: TaskCommand) -> None:
         assert self._process is not None
         self._process.send(encode_order(order))
 
@@ -268,27 +268,27 @@ class Child:
             self._events.warning("task report unreadable", error=str(error)[:200])
             return
         self._silent_s = 0.0
-        if self.phase is Phase.HUNG:  # the task was only slow
-            self.phase = Phase.UP
+        if self.phase is TaskPhase.HUNG:  # the task was only slow
+            self.phase = TaskPhase.UP
         if self._delays is not None and now_s - self._started_s >= SETTLED_AFTER_S:
             self._delays = None
         self.status = replace(status, number=self.number)
         self._heard(self.status)
 
-    def _hangs(self, process: Process, now_s: float) -> None:
+    def _hangs(self, process: ProcessHandle, now_s: float) -> None:
         self._events.error("task hangs; replacing it", silent_s=round(self._silent_s, 1), pid=process.pid)
-        self.phase = Phase.HUNG
+        self.phase = TaskPhase.HUNG
         self._act_at_s = now_s + self._limits.stack_grace_s
         process.signal(signal.SIGQUIT)
 
-    def _ended(self, process: Process, code: int) -> None:
+    def _ended(self, process: ProcessHandle, code: int) -> None:
         process.close()
         self._process = None
         self.exit_code = code
-        was_told = self.phase is Phase.ENDING
+        was_told = self.phase is TaskPhase.ENDING
         if was_told and code == -signal.SIGTERM:
             self.exit_code = 0  # the task was stopped before it read orders, so it had not begun any work
-        said_failed = self.status is not None and self.status.state is State.FAILED and code in _SAID_FAILED
+        said_failed = self.status is not None and self.status.state is RunState.FAILED and code in _SAID_FAILED
         self.last_words = (
             self.status.trace if said_failed and self.status else f"the task's process ended {words(code)}"
         )
@@ -298,34 +298,34 @@ class Child:
             self._down()
         elif self._once:
             self._once_ended(code)
-        elif said_failed and self.phase is Phase.UP:
-            self.phase = Phase.FAILED
+        elif said_failed and self.phase is TaskPhase.UP:
+            self.phase = TaskPhase.FAILED
             assert self.status is not None
             self.status = replace(self.status, partitions=(), pid=UNKNOWN)
         else:
-            silent = f", silent for {self._silent_s:.0f} s" if self.phase is Phase.HUNG else ""
-            why = Replaced.HUNG if self.phase is Phase.HUNG else Replaced.CRASHED
+            silent = f", silent for {self._silent_s:.0f} s" if self.phase is TaskPhase.HUNG else ""
+            why = ReplaceReason.HUNG if self.phase is TaskPhase.HUNG else ReplaceReason.CRASHED
             self._later(f"the task's process ended {words(code)}{silent}", why)
 
     def _once_ended(self, code: int) -> None:
         """Handle the end of a task that runs once: it has caught up or failed."""
-        self.phase = Phase.DOWN if code == 0 else Phase.FAILED
+        self.phase = TaskPhase.DOWN if code == 0 else TaskPhase.FAILED
         if code not in {0, *_SAID_FAILED}:
             self._events.error("task failed", error=self.last_words)
 
-    def _later(self, what: str, why: Replaced) -> None:
-        self.phase = Phase.WAITING
+    def _later(self, what: str, why: ReplaceReason) -> None:
+        self.phase = TaskPhase.WAITING
         self.exit_code = None
         self._delays = self._delays or self._limits.delays.delays_s(self._random)
         delay_s = next(self._delays)
         self._act_at_s = self._clock.monotonic_s() + delay_s
         trace = f"{what}; restarting in {delay_s:.0f} s"
-        self.status = TaskStatus(self.number, State.RESTARTING, trace, reported_ms=self._clock.now_ms())
+        self.status = TaskStatus(self.number, RunState.RESTARTING, trace, reported_ms=self._clock.now_ms())
         self._replaced(why)
         self._events.warning("restarting task", why=what, after_s=round(delay_s, 1))
 
     def _down(self) -> None:
-        self.phase = Phase.DOWN
+        self.phase = TaskPhase.DOWN
         self.status = None
         self._delays = None
 

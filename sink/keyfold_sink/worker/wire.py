@@ -26,12 +26,12 @@ import structlog
 
 from keyfold.runtime import event_log
 from keyfold_sink.status import TaskStatus, dump
-from keyfold_sink.task.commands import Order
+from keyfold_sink.task.commands import TaskCommand
 
 _LAST_WORD_S: Final = 2.0
 
 
-def encode_order(order: Order) -> bytes:
+def encode_order(order: TaskCommand) -> bytes:
     """Encode an order as a line."""
     return orjson.dumps({"order": order}) + b"\n"
 
@@ -41,15 +41,15 @@ def encode_level(logger: str, level: str) -> bytes:
     return orjson.dumps({"logger": logger, "level": level}) + b"\n"
 
 
-def decode_order(line: bytes) -> Order:
+def decode_order(line: bytes) -> TaskCommand:
     """Decode an order. Raise `ValueError` for anything else."""
     found = orjson.loads(line)
     if not isinstance(found, dict):
         raise ValueError("not an order")  # noqa: TRY004 - a decoded value, not an argument
-    return Order(found.get("order", ""))
+    return TaskCommand(found.get("order", ""))
 
 
-def follow_orders(fd: int, give: Callable[[Order], None], afterwards: Callable[[], None] = lambda: None) -> None:
+def follow_orders(fd: int, give: Callable[[TaskCommand], None], afterwards: Callable[[], None] = lambda: None) -> None:
     """Pass on the orders read from `fd`, in a thread of its own; at its end, or if reading fails, the order to stop.
 
     `afterwards` is then called on that thread.
@@ -57,7 +57,7 @@ def follow_orders(fd: int, give: Callable[[Order], None], afterwards: Callable[[
     threading.Thread(target=_follow, args=(fd, give, afterwards), name="keyfold-orders", daemon=True).start()
 
 
-def _follow(fd: int, give: Callable[[Order], None], afterwards: Callable[[], None]) -> None:
+def _follow(fd: int, give: Callable[[TaskCommand], None], afterwards: Callable[[], None]) -> None:
     try:
         for line in lines(lambda: os.read(fd, 65_536)):  # not sys.stdin: its lock would be held at the end
             try:
@@ -66,7 +66,7 @@ def _follow(fd: int, give: Callable[[Order], None], afterwards: Callable[[], Non
             except ValueError as error:  # an order of a newer supervisor
                 structlog.get_logger("keyfold.sink").warning("unknown order ignored", error=str(error))
     finally:
-        give(Order.STOP)
+        give(TaskCommand.STOP)
         afterwards()
 
 
@@ -100,7 +100,7 @@ def _line(status: TaskStatus) -> bytes:
         return dump(replace(status, trace=ascii(status.trace), partitions=(), values={})) + b"\n"
 
 
-class Reporter:
+class StatusPipe:
     """Write a task's newest status to the supervisor's descriptor, in a thread of its own.
 
     A supervisor that does not read (it was stopped by a signal) does not block the task. A supervisor that is gone is

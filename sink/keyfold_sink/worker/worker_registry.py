@@ -42,7 +42,7 @@ from keyfold.runtime.clock import Clock
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS, Create, ObjectInfo, ObjectStore, Update
 from keyfold.store.documents import DOCUMENT_BYTES_MAX
 from keyfold_sink.status import UNKNOWN, WorkerStatus, dump, load_worker
-from keyfold_sink.worker.desired_state import OrderBook, free_slots, safe_name, take_slot
+from keyfold_sink.worker.desired_state import DesiredStateDocument, free_slots, safe_name, take_slot
 
 GONE_AFTER_MS: Final = 90_000
 _AT_MOST_EVERY_S: Final = 5.0
@@ -72,14 +72,14 @@ class _Watched:
         return self.age_ms + round((now_s - self.since_s) * 1000)
 
 
-class RollCall:
+class WorkerRegistry:
     """The worker registry, for one worker. Only one thread may call `turn`; the rest is thread-safe."""
 
     def __init__(
         self,
         store: ObjectStore,
         folder: str,
-        book: OrderBook,
+        book: DesiredStateDocument,
         worker_id: str,
         *,
         clock: Clock,
@@ -274,7 +274,7 @@ class RollCall:
         return f"{self._prefix}{safe_name(worker_id)}.json"
 
 
-def leave_quietly(roll_call: RollCall) -> None:
+def leave_quietly(roll_call: WorkerRegistry) -> None:
     """Remove a worker from the registry. If that fails, the others remove it after a while."""
     with contextlib.suppress(KeyfoldError):
         roll_call.leave()

@@ -46,14 +46,14 @@ class UnreadableHeaders(SourceError):
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class MessageSlice:
     """Records of one partition, in offset order."""
 
     key: TopicPartitionKey
     records: Sequence[Message]
 
 
-def slices(messages: list[Message]) -> Iterator[Slice | Message]:
+def slices(messages: list[Message]) -> Iterator[MessageSlice | Message]:
     """Split a batch by partition; yield a message with an error or a partition's end unchanged."""
     errors = list(map(Message.error, messages))
     if not any(errors):
@@ -67,7 +67,7 @@ def slices(messages: list[Message]) -> Iterator[Slice | Message]:
     yield from _by_partition(messages[begin:])
 
 
-def _by_partition(records: list[Message]) -> Iterator[Slice]:
+def _by_partition(records: list[Message]) -> Iterator[MessageSlice]:
     """Join the runs of each partition; the client returns records in runs of one partition."""
     if not records:
         return
@@ -84,7 +84,7 @@ def _by_partition(records: list[Message]) -> Iterator[Slice]:
     for begin, end in zip(cuts, [*cuts[1:], len(records)], strict=True):
         runs.setdefault((topics[begin] or "", partitions[begin] or 0), []).append(records[begin:end])
     for key, parts in runs.items():
-        yield Slice(key, parts[0] if len(parts) == 1 else [record for part in parts for record in part])
+        yield MessageSlice(key, parts[0] if len(parts) == 1 else [record for part in parts for record in part])
 
 
 def columns(records: Sequence[Message]) -> RecordColumns:

@@ -25,7 +25,7 @@ SENDERS: Final = 8
 THREADS_MAX: Final = 256
 
 
-class Senders(Executor):
+class IoPool(Executor):
     """An executor whose threads do not keep the process alive."""
 
     def __init__(self, senders: int = SENDERS, threads_max: int = THREADS_MAX) -> None:

@@ -78,7 +78,7 @@ class InFlight:
             self._of_all.add(size_bytes)
 
 
-class Brake:
+class PauseThreshold:
     """Whether reading must pause, with hysteresis."""
 
     def __init__(self, limit_bytes: int) -> None:

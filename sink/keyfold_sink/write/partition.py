@@ -28,15 +28,15 @@ from keyfold.log.record import RecordColumns
 from keyfold.log.segment import SegmentWriter
 from keyfold.runtime.clock import Clock, SystemClock
 from keyfold.store.api import ObjectStore
-from keyfold_sink.config.rolling import Fill, RollPolicy, RollReason
-from keyfold_sink.kafka.source import Source, SourceForbidden, TopicGone, check_identity
+from keyfold_sink.config.rolling import RollPolicy, RollReason, SegmentFill
+from keyfold_sink.kafka.source import SourceForbidden, TopicGone, TopicSource, check_identity
 from keyfold_sink.metrics.meter import TaskMeter
 from keyfold_sink.status import UNKNOWN
 from keyfold_sink.topic_partition import TopicPartitionKey
 from keyfold_sink.write.batch import cut
 from keyfold_sink.write.memory_budget import InFlight
 from keyfold_sink.write.segment_upload import SegmentUpload
-from keyfold_sink.write.serial_queue import Lane, QueueRetry
+from keyfold_sink.write.serial_queue import QueueRetry, SerialQueue
 from keyfold_sink.write.skips import Delivery, Skips
 
 # The overhead of an open segment beside the bytes that its writer counts: objects, a name, an upload.
@@ -72,11 +72,11 @@ class _Open:
 
 
 @dataclass(frozen=True, slots=True)
-class Tools:
+class WriterResources:
     """The objects that all partitions of a task share."""
 
     store: ObjectStore
-    source: Source
+    source: TopicSource
     clock: Clock
     in_flight: InFlight
     report: Callable[[Committed], None]
@@ -96,7 +96,9 @@ class _Undurable:
 class PartitionWriter:
     """The writer of one partition under one claimed epoch."""
 
-    def __init__(self, session: SinkSession, lane: Lane, retry: QueueRetry, policy: RollPolicy, tools: Tools) -> None:
+    def __init__(
+        self, session: SinkSession, lane: SerialQueue, retry: QueueRetry, policy: RollPolicy, tools: WriterResources
+    ) -> None:
         self.key: TopicPartitionKey = (session.place.topic, session.place.partition)
         self.position = session.manifest.next_offset
         self._session = session
@@ -196,7 +198,7 @@ class PartitionWriter:
             if since_s is not None and self._policy.is_late(since_s, self._tools.clock.monotonic_s()):
                 self.roll(RollReason.TIME)
             return
-        fill = Fill(opened.writer.record_count, opened.writer.size_bytes, opened.opened_s)
+        fill = SegmentFill(opened.writer.record_count, opened.writer.size_bytes, opened.opened_s)
         reason = self._policy.due(fill, self._tools.clock.monotonic_s())
         if reason is not None:
             self.roll(reason)

@@ -15,7 +15,7 @@ from keyfold_sink.status import UNKNOWN
 from keyfold_sink.write.credential_renewal import is_refusal
 
 
-class Health:
+class PartitionHealth:
     """The health of one partition. Its serial queue and the main thread write it; the fields are independent."""
 
     __slots__ = ("_blocked", "_clock", "error", "error_ms", "is_refused")

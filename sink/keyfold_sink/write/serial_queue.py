@@ -22,8 +22,8 @@ import structlog
 
 from keyfold.errors import KeyfoldError
 from keyfold.runtime.backoff import Backoff
-from keyfold_sink.write.io_pool import Senders
-from keyfold_sink.write.partition_health import Health
+from keyfold_sink.write.io_pool import IoPool
+from keyfold_sink.write.partition_health import PartitionHealth
 
 T = TypeVar("T")
 
@@ -35,11 +35,11 @@ LOOK_AGAIN_S: Final = 0.5
 Job = Callable[[], None]
 
 
-class LaneClosed(Exception):
+class QueueClosed(Exception):
     """Raised to end a job whose queue was closed while it waited; not an error."""
 
 
-class Lane:
+class SerialQueue:
     """A queue of jobs that run one at a time.
 
     A job that raises closes its queue, because later jobs depend on it, and `on_crash` receives the exception.
@@ -50,7 +50,7 @@ class Lane:
         self,
         executor: Executor,
         on_crash: Callable[[BaseException], None],
-        health: Health | None = None,
+        health: PartitionHealth | None = None,
         on_retry: Callable[[], None] = lambda: None,
     ) -> None:
         self._executor = executor
@@ -112,17 +112,17 @@ class Lane:
             return self._changed.wait_for(lambda: not self._running and not self._jobs, timeout_s)
 
     def wait(self, seconds: float) -> None:
-        """Sleep in a job, without blocking other partitions. Raise `LaneClosed` if the queue is closed meanwhile."""
-        with self._executor.waiting() if isinstance(self._executor, Senders) else contextlib.nullcontext():
+        """Sleep in a job, without blocking other partitions. Raise `QueueClosed` if the queue is closed meanwhile."""
+        with self._executor.waiting() if isinstance(self._executor, IoPool) else contextlib.nullcontext():
             if self._closed.wait(seconds):
-                raise LaneClosed
+                raise QueueClosed
 
     def retry(self, call: Callable[[], T], backoff: Backoff, random: Random) -> T:
-        """Retry `call` without limit while its error is retriable. Raise `LaneClosed` once the queue is closed."""
+        """Retry `call` without limit while its error is retriable. Raise `QueueClosed` once the queue is closed."""
         has_failed = False
         for delay_s in backoff.delays_s(random):
             if self.closed:
-                raise LaneClosed
+                raise QueueClosed
             try:
                 result = call()
             except KeyfoldError as error:
@@ -154,7 +154,7 @@ class Lane:
                 job, at_end = self._jobs.popleft()
             try:
                 job()
-            except LaneClosed:
+            except QueueClosed:
                 pass
             except BaseException as error:  # noqa: BLE001 - the main thread decides what an error means
                 self.crash = error
@@ -169,13 +169,13 @@ class Lane:
 class QueueRetry:
     """Retry calls on a serial queue until they are answered or the queue is closed."""
 
-    lane: Lane
+    lane: SerialQueue
     random: Random
     backoff: Backoff = _DELAYS
     look_again_s: float = LOOK_AGAIN_S
 
     def repeat(self, call: Callable[[], T]) -> T:
-        """See `Lane.retry`."""
+        """See `SerialQueue.retry`."""
         return self.lane.retry(call, self.backoff, self.random)
 
     def repeat_after(self, error: type[KeyfoldError], call: Callable[[], T], attempts: int = _ATTEMPTS) -> T:

@@ -17,7 +17,7 @@ from keyfold.log.gaps import with_gaps
 from keyfold.log.manifest import Gap
 
 
-class LettersPending(KeyfoldError):
+class DeadLettersPending(KeyfoldError):
     """Kafka has not confirmed all dead letters yet."""
 
     retriable = True
@@ -37,7 +37,7 @@ class Delivery(Protocol):
     def wait(self) -> None:
         """Wait until Kafka has all of them; called on a serial queue.
 
-        Raise `LettersPending`, which is retriable, after a moment, or another `KeyfoldError` if Kafka refuses one.
+        Raise `DeadLettersPending`, which is retriable, after a moment, or another `KeyfoldError` if Kafka refuses one.
         """
 
 

@@ -41,8 +41,15 @@ from keyfold.store.memory import MemoryStore
 from keyfold_replicator.state.states import PartitionState, SyncState
 from keyfold_replicator.status.status_report import StatusReport, report_document, report_of
 from keyfold_sink.status import WorkerStatus, dump, load_task, load_worker, standstill
-from keyfold_sink.task.commands import Order
-from keyfold_sink.worker.desired_state import Orders, OrdersUnreadable, Restart, Scope, decode, encode
+from keyfold_sink.task.commands import TaskCommand
+from keyfold_sink.worker.desired_state import (
+    DesiredState,
+    DesiredStateUnreadable,
+    Restart,
+    RestartScope,
+    decode,
+    encode,
+)
 from keyfold_sink.worker.wire import decode_order, encode_order
 from tests.support.fake_service import task, worker
 from tests.support.fuzz.mutate import any_bytes, json_document, pack, parts_by, text_line, unpack
@@ -144,9 +151,10 @@ def decode_orders(data: bytes) -> None:
 
 def orders_seeds() -> list[bytes]:
     """New ones, and some with restarts."""
-    asked = Orders(version=3, restarts=(Restart(1, Scope.ALL), Restart(2, Scope.ONE, "host:8083", 1)),
-                   slots={"host:8083": 0}, changes=("a", "b"), unknown={"later": [1]})  # fmt: skip
-    return [encode(Orders()), encode(asked)]
+    restarts = (Restart(1, RestartScope.ALL), Restart(2, RestartScope.ONE, "host:8083", 1))
+    asked = DesiredState(version=3, restarts=restarts, slots={"host:8083": 0}, changes=("a", "b"),
+                         unknown={"later": [1]})  # fmt: skip
+    return [encode(DesiredState()), encode(asked)]
 
 
 def decode_status(data: bytes) -> None:
@@ -281,10 +289,11 @@ DOCUMENT_TARGETS: Final = (
            (DocumentUnreadable,)),
     Target("replica-status", reported_seeds, decode_reported, ("keyfold_replicator.status.status_report",), _JSON, ()),
     Target("first-copy", _first_copy, decode_first_copy, ("keyfold.log.first_copy",), _JSON, (ValueError,)),
-    Target("orders", orders_seeds, decode_orders, ("keyfold_sink.worker.desired_state",), _JSON, (OrdersUnreadable,)),
+    Target("orders", orders_seeds, decode_orders, ("keyfold_sink.worker.desired_state",), _JSON,
+           (DesiredStateUnreadable,)),
     Target("worker-status", lambda: [dump(worker()), dump(task(0))], decode_status, ("keyfold_sink.status",),
            _JSON, ()),
-    Target("task-line", lambda: [encode_order(order) for order in Order], decode_line,
+    Target("task-line", lambda: [encode_order(order) for order in TaskCommand], decode_line,
            ("keyfold_sink.worker.wire",), _JSON, (ValueError,)),
     Target("restore-plan", _plan, decode_plan, ("keyfold.restore.journal",), _JSON),
     Target("restore-window", window_seeds, decode_window, ("keyfold.restore.window",),

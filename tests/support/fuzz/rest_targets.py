@@ -11,10 +11,10 @@ import structlog
 from starlette.testclient import TestClient
 
 from keyfold.runtime.clock import ManualClock
-from keyfold_sink.config.connect_definitions import Definitions
+from keyfold_sink.config.connect_definitions import ConnectDefinitions
 from keyfold_sink.rest.app import make_app
 from keyfold_sink.rest.backend import Backend
-from keyfold_sink.status import State
+from keyfold_sink.status import RunState
 from tests.support.fake_service import CONFIG, NOW_MS, FakeService, make_options, metrics
 from tests.support.fuzz.mutate import any_bytes, json_document, pack, parts_by, text_line, unpack
 from tests.support.fuzz.target import Target
@@ -44,8 +44,8 @@ def request_seeds() -> list[bytes]:
 def _client() -> TestClient:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     service = FakeService(make_options())
-    service.state = State.STOPPED  # else nobody may alter offsets
-    backend = Backend(service, Definitions(service.options), metrics, ManualClock(NOW_MS))
+    service.state = RunState.STOPPED  # else nobody may alter offsets
+    backend = Backend(service, ConnectDefinitions(service.options), metrics, ManualClock(NOW_MS))
     return TestClient(make_app(backend, token=None), base_url="http://localhost")
 
 

@@ -20,7 +20,7 @@ from keyfold.formats.schema_archive import KeptSchemas
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.validate.convert.avro_check import _Group, _judge
-from keyfold_sink.validate.convert.avro_schema import SchemaUnusable
+from keyfold_sink.validate.convert.avro_schema import AvroSchemaInvalid
 from keyfold_sink.validate.convert.connect_schema import SchemaInvalid, compile_fit
 from keyfold_sink.validate.convert.json_check import NotJson, parse
 from keyfold_sink.validate.convert.registry_api import AVRO, RegisteredSchema
@@ -249,7 +249,7 @@ VALUE_TARGETS: Final = (
             "keyfold.formats.logical_types", "keyfold.formats.columns", "keyfold.formats.column_type"), (_AVRO,)),
     Target("avro-check", avro_seeds, check_avro,
            ("keyfold_sink.validate.convert.avro_layout", "keyfold_sink.validate.convert.avro_schema"), (_AVRO,),
-            (SchemaUnusable,)),
+            (AvroSchemaInvalid,)),
     Target("kept-schema", _schemas, decode_schema, ("keyfold.formats.schema_archive", "keyfold.formats.avro_schema"),
            (json_document, json_document, any_bytes), (KeyfoldError, NotAvro, ValueError)),
     Target("json-value", json_seeds, decode_json,

@@ -17,7 +17,7 @@ from keyfold.config import topic_pattern as module
 from keyfold.config.topic_pattern import LENGTH_MAX, TopicPattern, may_be_slow
 from keyfold.errors import ConfigError
 from keyfold.runtime.clock import SystemClock
-from keyfold_sink.config.connect_definitions import Definitions
+from keyfold_sink.config.connect_definitions import ConnectDefinitions
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.rest.server import serve
 from keyfold_sink.rest.sockets import listening
@@ -119,7 +119,7 @@ def validating() -> Iterator[str]:
     """The address of an API with the sink's own definitions behind it."""
     options, clock = make_options(), SystemClock()
     with listening(options) as sockets:
-        definitions = Definitions(options)
+        definitions = ConnectDefinitions(options)
         with serve(
             FakeService(options), sockets, metrics=lambda _: (b"", ""), definitions=definitions, clock=clock
         ) as server:

@@ -32,7 +32,7 @@ from keyfold.formats.schema_bounds import (
 )
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
-from keyfold_sink.validate.convert.avro_schema import SchemaUnusable as RefusedBySink
+from keyfold_sink.validate.convert.avro_schema import AvroSchemaInvalid as RefusedBySink
 from keyfold_sink.validate.convert.registry_api import AVRO, RegisteredSchema
 from keyfold_sink.validate.convert.schemas import read_schema
 

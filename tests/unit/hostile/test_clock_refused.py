@@ -16,7 +16,7 @@ from keyfold.store.s3 import S3Location
 from keyfold.store.s3_errors import translate
 from keyfold.store.wrappers.faults import Call, FaultyStore
 from keyfold_compactor.report.report import PartitionOutcome
-from keyfold_sink.status import State
+from keyfold_sink.status import RunState
 from keyfold_sink.task.timings import TaskTimings
 from keyfold_sink.write.credential_renewal import RenewingStore
 from tests.support.cleaning import EAGER, clean, last_per_key, memory_log, read_all, record
@@ -56,10 +56,10 @@ def test_a_sink_waits_says_why_and_goes_on(make: MakeRig) -> None:
     rig.kafka.produce(T0, range(5))
     rig.kafka.tell("on_assign", T0)
     rig.until(lambda: bool(rig.statuses) and WORDS in rig.statuses[-1].trace)
-    assert rig.says(State.UNASSIGNED)
+    assert rig.says(RunState.UNASSIGNED)
     strict.is_off = False
     rig.until(lambda: rig.next_offset() == 5)
-    rig.until(lambda: rig.says(State.RUNNING) and rig.statuses[-1].trace == "")
+    rig.until(lambda: rig.says(RunState.RUNNING) and rig.statuses[-1].trace == "")
 
 
 def test_a_pass_fails_says_why_and_the_next_run_cleans() -> None:

@@ -32,7 +32,7 @@ from keyfold_replicator.status.status import _body
 from keyfold_replicator.status.status_report import report_of
 from keyfold_sink.status import dump, load_worker
 from keyfold_sink.validate.convert.kept import _same_json
-from keyfold_sink.worker.desired_state import OrdersUnreadable, decode
+from keyfold_sink.worker.desired_state import DesiredStateUnreadable, decode
 from tests.support.fake_service import worker
 
 ANCHOR = Anchor("0" * 32, 3, 2, 9)
@@ -79,7 +79,7 @@ def test_documents_of_replicas_are_refused_by_name(data: bytes) -> None:
 
 @pytest.mark.parametrize("data", DOCUMENTS, ids=range(len(DOCUMENTS)))
 def test_orders_of_a_sink_are_refused_by_name(data: bytes) -> None:
-    with pytest.raises(OrdersUnreadable):
+    with pytest.raises(DesiredStateUnreadable):
         decode(data, "orders.json")
 
 

@@ -26,7 +26,7 @@ from keyfold.restore.offsets import parse_offsets
 from keyfold.store.documents import DocumentUnreadable
 from keyfold_compactor.options import CompactOptions
 from keyfold_schemas import load_schema
-from keyfold_sink.worker.desired_state import Orders, OrdersUnreadable, decode, encode
+from keyfold_sink.worker.desired_state import DesiredState, DesiredStateUnreadable, decode, encode
 from tests.support.avro_words import kept
 from tests.support.bounded import Bounded
 from tests.support.hostile import manifest_file
@@ -128,14 +128,14 @@ def test_an_index_whose_offsets_may_be_null_is_damaged(value: int | None) -> Non
 
 @pytest.mark.parametrize("unknown", [2**64, 1e300])
 def test_orders_with_numbers_that_cannot_be_written_are_refused(unknown: float) -> None:
-    document = {**json.loads(encode(Orders())), "flushes": unknown}
-    with pytest.raises(OrdersUnreadable):
+    document = {**json.loads(encode(DesiredState())), "flushes": unknown}
+    with pytest.raises(DesiredStateUnreadable):
         decode(json.dumps(document).encode(), "orders.json")
 
 
 def test_orders_that_are_nested_too_deep_to_be_written_are_refused() -> None:
-    text = encode(Orders()).decode().rstrip().removesuffix("}") + f', "later": {"[" * 400}{"]" * 400}}}'
-    with pytest.raises(OrdersUnreadable):
+    text = encode(DesiredState()).decode().rstrip().removesuffix("}") + f', "later": {"[" * 400}{"]" * 400}}}'
+    with pytest.raises(DesiredStateUnreadable):
         decode(text.encode(), "orders.json")
 
 

@@ -14,7 +14,7 @@ from typing import Protocol
 from keyfold.log.record import RecordColumns
 
 
-class Stage(StrEnum):
+class ConnectStage(StrEnum):
     """The part of a record that failed (Connect's `Stage`)."""
 
     KEY_CONVERTER = "KEY_CONVERTER"
@@ -31,7 +31,7 @@ class Rejected:
     """
 
     index: int
-    stage: Stage
+    stage: ConnectStage
     converter: str
     cause: str
     message: str

@@ -18,10 +18,10 @@ from typing import Final
 from uuid import UUID
 
 from keyfold_sink.validate.convert.api import SchemasPending
-from keyfold_sink.validate.convert.avro_layout import BadData, Step
-from keyfold_sink.validate.convert.columns import BatchId, Failure, Headers
+from keyfold_sink.validate.convert.avro_layout import AvroDataInvalid, Step
+from keyfold_sink.validate.convert.columns import BatchId, ColumnFailure, Headers
 from keyfold_sink.validate.convert.registry_api import SchemaKey
-from keyfold_sink.validate.convert.schemas import Known, Schemas
+from keyfold_sink.validate.convert.schemas import KnownSchema, Schemas
 
 KEY_HEADER: Final = "__key_schema_id"
 VALUE_HEADER: Final = "__value_schema_id"
@@ -55,7 +55,7 @@ class _Progress:
     """The results so far of a batch that is being checked."""
 
     batch: BatchId
-    failures: list[Failure]
+    failures: list[ColumnFailure]
     left: list[_Group] = field(default_factory=list)
 
 
@@ -67,7 +67,7 @@ class AvroCheck:
         self._header = header
         self._in_progress: dict[tuple[str, int], _Progress] = {}
 
-    def failures(self, batch: BatchId, column: Sequence[bytes | None], headers: Headers) -> Sequence[Failure]:
+    def failures(self, batch: BatchId, column: Sequence[bytes | None], headers: Headers) -> Sequence[ColumnFailure]:
         """See `ColumnCheck`."""
         self._schemas.pending()  # take the answers that have arrived
         at = batch[:2]
@@ -79,10 +79,10 @@ class AvroCheck:
             answer = self._schemas.look(group.key)
             if answer is None:
                 left.append(group)
-            elif isinstance(answer, Known):
+            elif isinstance(answer, KnownSchema):
                 progress.failures += _judge(answer.check, group, column)
             else:
-                progress.failures += [Failure(index, answer.cause, answer.message) for index in group.indexes]
+                progress.failures += [ColumnFailure(index, answer.cause, answer.message) for index in group.indexes]
         if left:
             progress.left = left
             self._in_progress[at] = progress
@@ -121,7 +121,7 @@ class AvroCheck:
                 by_id.setdefault(ids[0], []).append(index)
             else:
                 message = f"has {len(ids)} different headers {self._header}"
-                progress.failures.append(Failure(index, "two schema ids", message))
+                progress.failures.append(ColumnFailure(index, "two schema ids", message))
         for head, indexes in by_id.items():
             try:
                 key, end = read_head(head)
@@ -129,7 +129,7 @@ class AvroCheck:
                     raise NotFramed("no schema id", f"{len(head) - end} bytes follow the schema id")
             except NotFramed as error:
                 message = f"has a header {self._header} without a valid schema id: {error}"
-                progress.failures += [Failure(index, error.cause, message) for index in indexes]
+                progress.failures += [ColumnFailure(index, error.cause, message) for index in indexes]
             else:
                 progress.left.append(_Group(key, 0, indexes))
 
@@ -153,7 +153,7 @@ class AvroCheck:
             try:
                 key, begin = read_head(head)
             except NotFramed as error:
-                progress.failures += [Failure(index, error.cause, str(error)) for index in of_head]
+                progress.failures += [ColumnFailure(index, error.cause, str(error)) for index in of_head]
             else:
                 progress.left.append(_Group(key, begin, of_head))
 
@@ -181,17 +181,17 @@ def _named(header: str, column: Sequence[bytes | None], headers: Headers) -> dic
     }
 
 
-def _judge(check: Step, group: _Group, column: Sequence[bytes | None]) -> list[Failure]:
+def _judge(check: Step, group: _Group, column: Sequence[bytes | None]) -> list[ColumnFailure]:
     """Return the failures among the records of one schema."""
     values = [value for value in map(column.__getitem__, group.indexes) if value is not None]  # all of them
     try:
         if list(map(check, values, repeat(group.begin))) == list(map(len, values)):
             return []
-    except (BadData, IndexError, UnicodeDecodeError, RecursionError):
+    except (AvroDataInvalid, IndexError, UnicodeDecodeError, RecursionError):
         pass
     with _deep():
         return [
-            Failure(index, *failure)
+            ColumnFailure(index, *failure)
             for index, value in zip(group.indexes, values, strict=True)
             if (failure := _failure(check, group, value))
         ]
@@ -202,7 +202,7 @@ def _failure(check: Step, group: _Group, value: bytes) -> tuple[str, str] | None
     size = len(value)
     try:
         end = check(value, group.begin)
-    except BadData as error:
+    except AvroDataInvalid as error:
         return "does not decode", f"does not decode with schema {group.key}: {error}"
     except UnicodeDecodeError as error:
         return "does not decode", f"does not decode with schema {group.key}: a string is not UTF-8 ({error.reason})"

@@ -4,7 +4,7 @@ A schema is compiled once into *steps*: functions from the bytes and a position 
 The steps of a record are those of its fields in order. A value is valid if the last position is its end.
 
     check = compile_check(schema)          the complete schema as JSON
-    check(value, 5) == len(value)          `BadData` or another position: the value does not decode
+    check(value, 5) == len(value)          `AvroDataInvalid` or another position: the value does not decode
 
 A strict and robust decoder would also do, but fastavro's is neither. It recurses into nested records until the stack
 overflows (10,000 levels, 10 KB, crash the process). It repeats items that take no bytes as often as the data says. It
@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from keyfold.formats.framing import is_bytes_alone
-from keyfold_sink.validate.convert.avro_schema import NAMED, SchemaUnusable, full_name, namespace_of, resolve
+from keyfold_sink.validate.convert.avro_schema import NAMED, AvroSchemaInvalid, full_name, namespace_of, resolve
 
 Step = Callable[[bytes, int], int]
 Items = Callable[[bytes, int, int], int]
@@ -28,15 +28,15 @@ _LONG_BYTES: Final = 10
 _INLINED: Final = 8
 
 
-class BadData(Exception):
+class AvroDataInvalid(Exception):
     """The bytes do not match the schema; the message says why."""
 
 
 def compile_check(schema: Any) -> Step:
-    """Compile a complete schema into a check. Raise `SchemaUnusable` for an invalid schema.
+    """Compile a complete schema into a check. Raise `AvroSchemaInvalid` for an invalid schema.
 
-    For invalid data the check raises `BadData`, `IndexError` or `UnicodeDecodeError`, or returns a position that is not
-    the end of the value. For data that is nested too deeply it raises `RecursionError`.
+    For invalid data the check raises `AvroDataInvalid`, `IndexError` or `UnicodeDecodeError`, or returns a position
+    that is not the end of the value. For data that is nested too deeply it raises `RecursionError`.
     """
     if is_bytes_alone(schema):
         return _rest
@@ -58,7 +58,7 @@ class _Compiler:
             primitive = _PRIMITIVES.get(schema)
             return self._reference(schema, namespace) if primitive is None else list(primitive)
         if not isinstance(schema, dict):
-            raise SchemaUnusable("a type must be a name, a list or an object")
+            raise AvroSchemaInvalid("a type must be a name, a list or an object")
         kind = schema.get("type")
         if isinstance(kind, str):
             if kind == "array":
@@ -80,13 +80,13 @@ class _Compiler:
     def _definition(self, kind: str, schema: Mapping[str, Any], namespace: str) -> list[Step]:
         name = full_name(schema, namespace)
         if name in self._named:
-            raise SchemaUnusable(f"the type {name!r} is defined twice")
+            raise AvroSchemaInvalid(f"the type {name!r} is defined twice")
         self._named[name] = None
         steps: list[Step] = []
         if kind == "fixed":
             size = schema.get("size")
             if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-                raise SchemaUnusable(f"the fixed type {name!r} has no size")
+                raise AvroSchemaInvalid(f"the fixed type {name!r} has no size")
             steps = [_skip(size)] if size else []
         elif kind == "enum":
             steps = [_enum(len(schema.get("symbols", ())))]
@@ -132,7 +132,7 @@ def _skip(size: int) -> Step:
 
 def _boolean(data: bytes, at: int) -> int:
     if data[at] > 1:
-        raise BadData(f"byte {at} is {data[at]}, which is not a boolean")
+        raise AvroDataInvalid(f"byte {at} is {data[at]}, which is not a boolean")
     return at + 1
 
 
@@ -148,7 +148,7 @@ def _end_of_number(data: bytes, at: int, most_bytes: int) -> int:
     for end in range(at, at + most_bytes):
         if data[end] < 128:
             return end + 1
-    raise BadData(f"the number at byte {at} has more than {most_bytes} bytes")
+    raise AvroDataInvalid(f"the number at byte {at} has more than {most_bytes} bytes")
 
 
 def _number(data: bytes, at: int, most_bytes: int) -> tuple[int, int]:
@@ -166,7 +166,7 @@ def _bytes(data: bytes, at: int) -> int:
     if length > 127:
         length, begin = _number(data, at, _LONG_BYTES)
     if length & 1:
-        raise BadData(f"the length at byte {at} is negative")
+        raise AvroDataInvalid(f"the length at byte {at} is negative")
     return begin + (length >> 1)
 
 
@@ -176,7 +176,7 @@ def _string(data: bytes, at: int) -> int:
     if length > 127:
         length, begin = _number(data, at, _LONG_BYTES)
     if length & 1:
-        raise BadData(f"the length at byte {at} is negative")
+        raise AvroDataInvalid(f"the length at byte {at} is negative")
     end = begin + (length >> 1)
     data[begin:end].decode()
     return end
@@ -188,7 +188,7 @@ def _enum(count: int) -> Step:
         if number > 127:
             number, end = _number(data, at, _INT_BYTES)
         if number & 1 or number >> 1 >= count:
-            raise BadData(f"byte {at} is not the number of one of the {count} symbols of its enum")
+            raise AvroDataInvalid(f"byte {at} is not the number of one of the {count} symbols of its enum")
         return end
 
     return enum
@@ -202,7 +202,7 @@ def _union(branches: list[Step]) -> Step:
         if number > 127:
             number, end = _number(data, at, _INT_BYTES)
         if number & 1 or number >> 1 >= count:
-            raise BadData(f"byte {at} is not the number of one of the {count} branches of its union")
+            raise AvroDataInvalid(f"byte {at} is not the number of one of the {count} branches of its union")
         return branches[number >> 1](data, end)
 
     return union
@@ -247,7 +247,7 @@ def _strings(data: bytes, at: int, count: int) -> int:
         if length > 127:
             length, begin = _number(data, at, _LONG_BYTES)
         if length & 1:
-            raise BadData(f"the length at byte {at} is negative")
+            raise AvroDataInvalid(f"the length at byte {at} is negative")
         at = begin + (length >> 1)
         data[begin:at].decode()
     return at

@@ -17,7 +17,7 @@ PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "doubl
 NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 
 
-class SchemaUnusable(Exception):
+class AvroSchemaInvalid(Exception):
     """The schema is not a valid Avro schema, or names an undefined type."""
 
 
@@ -25,7 +25,7 @@ def full_name(definition: Mapping[str, Json], namespace: str) -> str:
     """Return the full name of a record, enum or fixed inside `namespace`."""
     name = definition.get("name")
     if not isinstance(name, str) or not name:
-        raise SchemaUnusable(f"a type {definition.get('type')!r} has no name")
+        raise AvroSchemaInvalid(f"a type {definition.get('type')!r} has no name")
     if "." in name:
         return name
     own = definition.get("namespace", namespace)
@@ -33,12 +33,12 @@ def full_name(definition: Mapping[str, Json], namespace: str) -> str:
 
 
 def resolve(name: str, namespace: str, known: Mapping[str, object]) -> str:
-    """Return the full name of `name` inside `namespace`. Raise `SchemaUnusable` if no such type is known."""
+    """Return the full name of `name` inside `namespace`. Raise `AvroSchemaInvalid` if no such type is known."""
     qualified = f"{namespace}.{name}" if namespace and "." not in name else name
     for candidate in (qualified, name):
         if candidate in known:
             return candidate
-    raise SchemaUnusable(f"the type {qualified!r} is not defined")
+    raise AvroSchemaInvalid(f"the type {qualified!r} is not defined")
 
 
 def namespace_of(name: str) -> str:
@@ -47,7 +47,7 @@ def namespace_of(name: str) -> str:
 
 
 def stand_alone(schema: Json, referenced: Sequence[Json]) -> Json:
-    """Return the schema with all types of `referenced` that it needs written into it. Raise `SchemaUnusable`."""
+    """Return the schema with all types of `referenced` that it needs written into it. Raise `AvroSchemaInvalid`."""
     known: dict[str, tuple[Mapping[str, Json], str]] = {}
     for other in referenced:
         _collect(other, "", known)
@@ -77,7 +77,7 @@ def _collect(schema: Json, namespace: str, known: dict[str, tuple[Mapping[str, J
 def _fields(schema: Mapping[str, Json]) -> Sequence[Mapping[str, Json]]:
     fields = schema.get("fields", ())
     if not all(isinstance(field, dict) and "type" in field for field in fields):
-        raise SchemaUnusable(f"a field of {schema.get('name')!r} has no type")
+        raise AvroSchemaInvalid(f"a field of {schema.get('name')!r} has no type")
     return fields  # type: ignore[no-any-return]
 
 
@@ -93,7 +93,7 @@ class _Writer:
         if isinstance(schema, list):
             return [self.write(branch, namespace) for branch in schema]
         if not isinstance(schema, dict) or "type" not in schema:
-            raise SchemaUnusable("a type must be a name or an object with a type")
+            raise AvroSchemaInvalid("a type must be a name or an object with a type")
         kind = schema["type"]
         if isinstance(kind, str):
             if kind in NAMED:

@@ -27,23 +27,23 @@ from keyfold_sink.config.converter_settings import (
     parse_header_converter,
 )
 from keyfold_sink.config.registry_settings import RegistrySettings
-from keyfold_sink.validate.convert.api import Checks, Rejected, SchemasPending, Stage
+from keyfold_sink.validate.convert.api import Checks, ConnectStage, Rejected, SchemasPending
 from keyfold_sink.validate.convert.avro_check import KEY_HEADER, VALUE_HEADER, AvroCheck
-from keyfold_sink.validate.convert.columns import BatchId, ColumnCheck, Failure, Headers, NumberCheck, TextCheck
+from keyfold_sink.validate.convert.columns import BatchId, ColumnCheck, ColumnFailure, Headers, NumberCheck, TextCheck
 from keyfold_sink.validate.convert.connect_schema import Fit, SchemaInvalid, compile_fit
 from keyfold_sink.validate.convert.json_check import EnvelopeCheck, JsonCheck, NotJson, OneSchemaCheck, parse
-from keyfold_sink.validate.convert.kept import KeptSchemas
-from keyfold_sink.validate.convert.registry_api import Registry
+from keyfold_sink.validate.convert.kept import SchemaArchiveWriter
+from keyfold_sink.validate.convert.registry_api import SchemaRegistry
 from keyfold_sink.validate.convert.schemas import Schemas, SchemaTimings, persistence
 
-_KEYS: Final = {Stage.KEY_CONVERTER: "key.converter", Stage.VALUE_CONVERTER: "value.converter"}
+_KEYS: Final = {ConnectStage.KEY_CONVERTER: "key.converter", ConnectStage.VALUE_CONVERTER: "value.converter"}
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ConvertedPart:
     """A part of records, Connect's name of its converter, and its check."""
 
-    stage: Stage
+    stage: ConnectStage
     converter: str
     check: ColumnCheck
 
@@ -51,7 +51,7 @@ class Part:
 class ConverterChecks:
     """See `Checks`."""
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[ConvertedPart]) -> None:
         self._parts = parts
 
     def judge(self, topic: str, partition: int, batch: RecordColumns) -> Sequence[Rejected]:
@@ -85,7 +85,7 @@ class ConverterChecks:
             part.check.close()
 
 
-class Configured(Protocol):
+class ConverterConfig(Protocol):
     """The options that are used here, see `keyfold_sink.config.option_groups.ConverterOptions`."""
 
     @property
@@ -109,19 +109,19 @@ class Configured(Protocol):
 
 
 def checks_of(
-    options: Configured,
+    options: ConverterConfig,
     *,
     store: ObjectStore,
     clock: Clock,
     random: Random,
-    open_registry: Callable[[RegistrySettings], Registry] | None = None,
+    open_registry: Callable[[RegistrySettings], SchemaRegistry] | None = None,
     schema_timings: SchemaTimings | None = None,
 ) -> Checks | None:
     """Return the checks of a task, None if every converter is bytes. Raise `ConfigError`."""
     key = parse_converter("key.converter", options.key_converter, options.key_converter_settings)
     value = parse_converter("value.converter", options.value_converter, options.value_converter_settings)
     header = parse_header_converter("header.converter", options.header_converter, options.header_converter_settings)
-    kept = KeptSchemas(store, options.topics_dir)
+    kept = SchemaArchiveWriter(store, options.topics_dir)
     asked: dict[str, Schemas] = {}
 
     def schemas(settings: RegistrySettings) -> Schemas:
@@ -140,19 +140,19 @@ def checks_of(
             )
         return asked[same]
 
-    parts: list[Part] = []
+    parts: list[ConvertedPart] = []
     for stage, converter in (
-        (Stage.KEY_CONVERTER, key),
-        (Stage.VALUE_CONVERTER, value),
-        (Stage.HEADER_CONVERTER, header),
+        (ConnectStage.KEY_CONVERTER, key),
+        (ConnectStage.VALUE_CONVERTER, value),
+        (ConnectStage.HEADER_CONVERTER, header),
     ):
         check = _check_of(stage, converter, schemas)
         if check is not None:
-            parts.append(Part(stage, converter.class_name, check))
+            parts.append(ConvertedPart(stage, converter.class_name, check))
     return ConverterChecks(parts) if parts else None
 
 
-def confluent_registry(settings: RegistrySettings) -> Registry:
+def confluent_registry(settings: RegistrySettings) -> SchemaRegistry:
     """Open a registry with Confluent's client."""
     from keyfold_sink.validate.convert.registry import (
         ConfluentRegistry,  # loads an HTTP client, so only if it is needed
@@ -161,7 +161,9 @@ def confluent_registry(settings: RegistrySettings) -> Registry:
     return ConfluentRegistry(settings)
 
 
-def _check_of(stage: Stage, converter: Converter, schemas: Callable[[RegistrySettings], Schemas]) -> ColumnCheck | None:
+def _check_of(
+    stage: ConnectStage, converter: Converter, schemas: Callable[[RegistrySettings], Schemas]
+) -> ColumnCheck | None:
     if isinstance(converter, StringConverter):
         return TextCheck()
     if isinstance(converter, NumberConverter):
@@ -169,7 +171,7 @@ def _check_of(stage: Stage, converter: Converter, schemas: Callable[[RegistrySet
     if isinstance(converter, JsonConverter):
         return _json_check(_KEYS.get(stage, "header.converter"), converter)
     if isinstance(converter, AvroConverter):
-        header = KEY_HEADER if stage is Stage.KEY_CONVERTER else VALUE_HEADER
+        header = KEY_HEADER if stage is ConnectStage.KEY_CONVERTER else VALUE_HEADER
         return AvroCheck(schemas(converter.registry), header)
     return None
 
@@ -187,21 +189,21 @@ def _json_check(key: str, converter: JsonConverter) -> ColumnCheck:
     return OneSchemaCheck(fit)
 
 
-def _failures(part: Part, batch_id: BatchId, batch: RecordColumns) -> Sequence[Failure]:
-    if part.stage is Stage.KEY_CONVERTER:
+def _failures(part: ConvertedPart, batch_id: BatchId, batch: RecordColumns) -> Sequence[ColumnFailure]:
+    if part.stage is ConnectStage.KEY_CONVERTER:
         return part.check.failures(batch_id, batch.keys, batch.headers)
-    if part.stage is Stage.VALUE_CONVERTER:
+    if part.stage is ConnectStage.VALUE_CONVERTER:
         return part.check.failures(batch_id, batch.values, batch.headers)
     return _header_failures(part.check, batch_id, batch.headers)
 
 
-def _header_failures(check: ColumnCheck, batch_id: BatchId, headers: Headers) -> Sequence[Failure]:
+def _header_failures(check: ColumnCheck, batch_id: BatchId, headers: Headers) -> Sequence[ColumnFailure]:
     """Check all headers of all records as one column; a record fails by its first header that fails."""
     flat = [(index, name, value) for index, pairs in enumerate(headers) if pairs for name, value in pairs]
     if not flat:
         return ()
-    found: dict[int, Failure] = {}
+    found: dict[int, ColumnFailure] = {}
     for failure in check.failures(batch_id, [value for _, _, value in flat], ()):
         index, name, _ = flat[failure.index]
-        found.setdefault(index, Failure(index, failure.cause, f"header {name!r} {failure.message}"))
+        found.setdefault(index, ColumnFailure(index, failure.cause, f"header {name!r} {failure.message}"))
     return list(found.values())

@@ -19,7 +19,7 @@ BatchId = tuple[str, int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class ColumnFailure:
     """A record of the column that fails: its index, a short cause, and a message."""
 
     index: int
@@ -30,7 +30,7 @@ class Failure:
 class ColumnCheck(Protocol):
     """The check of one column of a batch."""
 
-    def failures(self, batch: BatchId, column: Sequence[bytes | None], headers: Headers) -> Sequence[Failure]:
+    def failures(self, batch: BatchId, column: Sequence[bytes | None], headers: Headers) -> Sequence[ColumnFailure]:
         """Return the records that fail, in order of their index. May raise `SchemasPending` or `KeyfoldError`."""
 
     def pending(self) -> bool:
@@ -54,7 +54,7 @@ class LocalCheck:
 class TextCheck(LocalCheck):
     """The check of text: valid UTF-8."""
 
-    def failures(self, _batch: BatchId, column: Sequence[bytes | None], _headers: Headers) -> Sequence[Failure]:
+    def failures(self, _batch: BatchId, column: Sequence[bytes | None], _headers: Headers) -> Sequence[ColumnFailure]:
         """See `ColumnCheck`."""
         # `filter(None, ...)` leaves out nulls and empty values, which both pass.
         if all(map(bytes.isascii, filter(None, column))):
@@ -63,7 +63,7 @@ class TextCheck(LocalCheck):
             exhaust(map(bytes.decode, filter(None, column)))
         except UnicodeDecodeError:
             return [
-                Failure(index, "not UTF-8", message)
+                ColumnFailure(index, "not UTF-8", message)
                 for index, value in enumerate(column)
                 if value is not None and (message := _not_utf8(value))
             ]
@@ -77,7 +77,7 @@ class NumberCheck(LocalCheck):
         self._size_bytes = size_bytes
         self._is_boolean = is_boolean
 
-    def failures(self, _batch: BatchId, column: Sequence[bytes | None], _headers: Headers) -> Sequence[Failure]:
+    def failures(self, _batch: BatchId, column: Sequence[bytes | None], _headers: Headers) -> Sequence[ColumnFailure]:
         """See `ColumnCheck`."""
         if self._is_boolean:
             if set(column) <= {b"\x00", b"\x01", None}:
@@ -85,7 +85,7 @@ class NumberCheck(LocalCheck):
         elif set(map(len, (value for value in column if value is not None))) <= {self._size_bytes}:
             return ()
         return [
-            Failure(index, "wrong size", message)
+            ColumnFailure(index, "wrong size", message)
             for index, value in enumerate(column)
             if value is not None and (message := self._wrong(value))
         ]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 Fit = Callable[[Any], None]
-"""Check a payload; raise `Misfit` if it does not match."""
+"""Check a payload; raise `EnvelopeMismatch` if it does not match."""
 
 _DAY_MS: Final = 86_400_000
 _FLOAT32_MAX: Final = 3.4028235677973366e38  # larger numbers round to infinity
@@ -30,7 +30,7 @@ class SchemaInvalid(Exception):
     """The JSON is not a valid Connect schema."""
 
 
-class Misfit(Exception):
+class EnvelopeMismatch(Exception):
     """The payload does not match its schema."""
 
 
@@ -59,7 +59,7 @@ class _Compiler:
                 raise SchemaInvalid("Connect does not support a default value of a struct")
             try:
                 _or_null(bare, kind, optional)(schema["default"])
-            except Misfit as error:
+            except EnvelopeMismatch as error:
                 raise SchemaInvalid(f"the default value does not match its schema: {error}") from error
             optional = optional or (self._replace and schema["default"] is not None)
         return _or_null(bare, kind, optional)
@@ -137,7 +137,7 @@ def _or_null(bare: Fit, kind: str, optional: bool) -> Fit:  # noqa: FBT001 - pri
 
     def fit(payload: Any) -> None:
         if payload is None:
-            raise Misfit(f"null instead of {kind}, which is required")
+            raise EnvelopeMismatch(f"null instead of {kind}, which is required")
         bare(payload)
 
     return fit
@@ -147,13 +147,13 @@ def _anything(_payload: Any) -> None:
     """Fits."""
 
 
-def _wrong(payload: Any, kind: str) -> Misfit:
+def _wrong(payload: Any, kind: str) -> EnvelopeMismatch:
     # The message does not contain the payload, as it is shown in logs and in the task's status.
-    return Misfit(f"{_KINDS[type(payload)]} instead of {kind}")
+    return EnvelopeMismatch(f"{_KINDS[type(payload)]} instead of {kind}")
 
 
-def _out_of_range(kind: str) -> Misfit:
-    return Misfit(f"a number outside the range of {kind}")
+def _out_of_range(kind: str) -> EnvelopeMismatch:
+    return EnvelopeMismatch(f"a number outside the range of {kind}")
 
 
 def _boolean(payload: Any) -> None:
@@ -197,24 +197,24 @@ def _bytes(payload: Any) -> None:
         raise _wrong(payload, "bytes in Base64")
     try:
         if len(payload) % 4:
-            raise Misfit("invalid Base64 for bytes: its length is not a multiple of 4")
+            raise EnvelopeMismatch("invalid Base64 for bytes: its length is not a multiple of 4")
         binascii.a2b_base64(payload.encode(), strict_mode=True)
     except ValueError as error:
-        raise Misfit(f"invalid Base64 for bytes: {error}") from error
+        raise EnvelopeMismatch(f"invalid Base64 for bytes: {error}") from error
 
 
 def _decimal(payload: Any) -> None:
     if type(payload) is int or type(payload) is float:
         return
     if payload == "":
-        raise Misfit("empty bytes instead of a decimal")
+        raise EnvelopeMismatch("empty bytes instead of a decimal")
     _bytes(payload)
 
 
 def _decimal_number(payload: Any) -> None:
     """Check a decimal without the parameter `scale`, which must be written as a number."""
     if type(payload) is not int and type(payload) is not float:
-        raise Misfit("a decimal in bytes, but the schema has no parameter `scale`")
+        raise EnvelopeMismatch("a decimal in bytes, but the schema has no parameter `scale`")
 
 
 def _whole(kind: str, least: int, most: int) -> Fit:
@@ -277,8 +277,8 @@ def _struct(fits: Mapping[str, Fit]) -> Fit:
         try:
             for name, fit in in_order:
                 fit(payload.get(name))
-        except Misfit as error:
-            raise Misfit(f"{name}: {error}") from error
+        except EnvelopeMismatch as error:
+            raise EnvelopeMismatch(f"{name}: {error}") from error
 
     return struct
 

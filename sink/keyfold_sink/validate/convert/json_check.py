@@ -17,8 +17,8 @@ from typing import Any, Final, NoReturn
 
 import orjson
 
-from keyfold_sink.validate.convert.columns import BatchId, Failure, Headers, LocalCheck, exhaust
-from keyfold_sink.validate.convert.connect_schema import Fit, Misfit, SchemaInvalid, compile_fit
+from keyfold_sink.validate.convert.columns import BatchId, ColumnFailure, Headers, LocalCheck, exhaust
+from keyfold_sink.validate.convert.connect_schema import EnvelopeMismatch, Fit, SchemaInvalid, compile_fit
 
 _BOM: Final = b"\xef\xbb\xbf"
 _SCHEMA: Final = b'{"schema":'
@@ -62,13 +62,13 @@ def _no_constant(name: str) -> NoReturn:
 class JsonCheck(LocalCheck):
     """The check of plain JSON. An empty value or white space counts as null, as in Connect."""
 
-    def failures(self, _batch: BatchId, column: Sequence[bytes | None], _headers: Headers) -> Sequence[Failure]:
+    def failures(self, _batch: BatchId, column: Sequence[bytes | None], _headers: Headers) -> Sequence[ColumnFailure]:
         """See `ColumnCheck`."""
         try:
             exhaust(map(orjson.loads, filter(None, column)))
         except orjson.JSONDecodeError:
             found = [(index, _not_json(value)) for index, value in enumerate(column) if value and value.strip(_SPACE)]
-            return [Failure(index, "not JSON", message) for index, message in found if message]
+            return [ColumnFailure(index, "not JSON", message) for index, message in found if message]
         return ()
 
 
@@ -89,9 +89,9 @@ class EnvelopeCheck(LocalCheck):
         self._fits: OrderedDict[bytes, Fit | SchemaInvalid] = OrderedDict()
         self._prefixes: dict[bytes, Fit] = {}
 
-    def failures(self, _batch: BatchId, column: Sequence[bytes | None], _headers: Headers) -> Sequence[Failure]:
+    def failures(self, _batch: BatchId, column: Sequence[bytes | None], _headers: Headers) -> Sequence[ColumnFailure]:
         """See `ColumnCheck`."""
-        found: list[Failure] = []
+        found: list[ColumnFailure] = []
         prefix, fit, skip = _SCHEMA, None, 0
         for index, value in enumerate(column):
             if value is None:
@@ -103,7 +103,7 @@ class EnvelopeCheck(LocalCheck):
                 try:
                     fit(orjson.loads(value[skip:-1]))
                     continue
-                except (orjson.JSONDecodeError, Misfit, RecursionError):
+                except (orjson.JSONDecodeError, EnvelopeMismatch, RecursionError):
                     pass
             failure = self._failure(index, value)
             if failure is not None:
@@ -112,20 +112,22 @@ class EnvelopeCheck(LocalCheck):
                 self._learn_prefix(value)
         return found
 
-    def _failure(self, index: int, value: bytes) -> Failure | None:
+    def _failure(self, index: int, value: bytes) -> ColumnFailure | None:
         try:
             document = parse(value)
             if not isinstance(document, dict) or document.keys() != {"schema", "payload"}:
-                return Failure(index, "no envelope", _NO_ENVELOPE)
+                return ColumnFailure(index, "no envelope", _NO_ENVELOPE)
             self._fit(document["schema"])(document["payload"])
         except NotJson as error:
-            return Failure(index, "not JSON", str(error))
+            return ColumnFailure(index, "not JSON", str(error))
         except SchemaInvalid as error:
-            return Failure(index, "schema invalid", f"has an invalid Connect schema: {error}")
-        except Misfit as error:
-            return Failure(index, "payload does not fit", f"has a payload that does not match its schema: {error}")
+            return ColumnFailure(index, "schema invalid", f"has an invalid Connect schema: {error}")
+        except EnvelopeMismatch as error:
+            return ColumnFailure(
+                index, "payload does not fit", f"has a payload that does not match its schema: {error}"
+            )
         except RecursionError:
-            return Failure(index, "not JSON", "is nested too deeply")
+            return ColumnFailure(index, "not JSON", "is nested too deeply")
         return None
 
     def _fit(self, schema: Any) -> Fit:
@@ -179,19 +181,19 @@ class OneSchemaCheck(LocalCheck):
     def __init__(self, fit: Fit) -> None:
         self._fit = fit
 
-    def failures(self, _batch: BatchId, column: Sequence[bytes | None], _headers: Headers) -> Sequence[Failure]:
+    def failures(self, _batch: BatchId, column: Sequence[bytes | None], _headers: Headers) -> Sequence[ColumnFailure]:
         """See `ColumnCheck`."""
-        found: list[Failure] = []
+        found: list[ColumnFailure] = []
         for index, value in enumerate(column):
             if value is None:
                 continue
             try:
                 self._fit(parse(value) if value else None)
             except NotJson as error:
-                found.append(Failure(index, "not JSON", str(error)))
-            except Misfit as error:
+                found.append(ColumnFailure(index, "not JSON", str(error)))
+            except EnvelopeMismatch as error:
                 message = f"does not match the schema in schema.content: {error}"
-                found.append(Failure(index, "payload does not fit", message))
+                found.append(ColumnFailure(index, "payload does not fit", message))
             except RecursionError:
-                found.append(Failure(index, "not JSON", "is nested too deeply"))
+                found.append(ColumnFailure(index, "not JSON", "is nested too deeply"))
         return found

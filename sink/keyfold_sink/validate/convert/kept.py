@@ -23,7 +23,7 @@ class SchemaConflict(StoreError):
     """The object of this id contains another schema."""
 
 
-class KeptSchemas:
+class SchemaArchiveWriter:
     """The folder of schemas of one `topics.dir`. Thread-safe; calls wait for the store."""
 
     def __init__(self, store: ObjectStore, topics_dir: str) -> None:

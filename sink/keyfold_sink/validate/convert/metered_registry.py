@@ -6,24 +6,24 @@ from keyfold_sink.metrics import names
 from keyfold_sink.metrics.meter import TaskMeter
 from keyfold_sink.validate.convert.registry_api import (
     RegisteredSchema,
-    Registry,
     RegistryRefused,
     RegistryUnavailable,
     SchemaKey,
+    SchemaRegistry,
     SchemaUnknown,
 )
 
 
 class MeteredRegistry:
-    """A `Registry` wrapper. Thread-safe."""
+    """A `SchemaRegistry` wrapper. Thread-safe."""
 
-    def __init__(self, inner: Registry, meter: TaskMeter) -> None:
+    def __init__(self, inner: SchemaRegistry, meter: TaskMeter) -> None:
         self.url = inner.url
         self._inner = inner
         self._meter = meter
 
     def schema(self, key: SchemaKey) -> RegisteredSchema:
-        """See `Registry.schema`."""
+        """See `SchemaRegistry.schema`."""
         result = "failed"
         try:
             found = self._inner.schema(key)
@@ -42,5 +42,5 @@ class MeteredRegistry:
         return found
 
     def close(self) -> None:
-        """See `Registry.close`."""
+        """See `SchemaRegistry.close`."""
         self._inner.close()

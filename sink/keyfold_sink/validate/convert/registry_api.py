@@ -55,7 +55,7 @@ class RegisteredSchema:
     referenced: tuple[str, ...] = ()
 
 
-class Registry(Protocol):
+class SchemaRegistry(Protocol):
     """A Schema Registry."""
 
     url: str

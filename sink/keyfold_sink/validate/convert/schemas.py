@@ -9,7 +9,7 @@ A schema counts as known once it is stored, so every record in the log has its s
 know a schema, that counts only after the third answer, as a follower may lag, and only for a minute. `look` raises
 errors that no record caused once; the next call requests the schema again.
 
-`Persistence.give_up_after_s` limits the duration of an outage, not of each request: otherwise a hundred partitions
+`RegistryRetry.give_up_after_s` limits the duration of an outage, not of each request: otherwise a hundred partitions
 would give up one after another. An outage says nothing about a record, so no record is skipped for it, whatever
 `errors.tolerance` is.
 
@@ -36,15 +36,15 @@ from keyfold.formats.schema_bounds import SchemaTooLarge, require_bounded, requi
 from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import Clock
 from keyfold_sink.validate.convert.avro_layout import Step, compile_check
-from keyfold_sink.validate.convert.avro_schema import SchemaUnusable, stand_alone
-from keyfold_sink.validate.convert.kept import KeptSchemas
+from keyfold_sink.validate.convert.avro_schema import AvroSchemaInvalid, stand_alone
+from keyfold_sink.validate.convert.kept import SchemaArchiveWriter
 from keyfold_sink.validate.convert.registry_api import (
     AVRO,
     RegisteredSchema,
-    Registry,
     RegistryGivenUp,
     RegistryRefused,
     SchemaKey,
+    SchemaRegistry,
     SchemaUnknown,
 )
 
@@ -60,37 +60,37 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownSchema:
     """A schema with the check of its records."""
 
     check: Step
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedSchema:
     """A schema whose records all fail, with the reason."""
 
     cause: str
     message: str
 
 
-Answer = Known | Refused
+Answer = KnownSchema | RefusedSchema
 _Result = Answer | KeyfoldError
 
 
 @dataclass(frozen=True, slots=True)
-class Persistence:
+class RegistryRetry:
     """How to retry while a registry does not answer; without limit if `give_up_after_s` is None."""
 
     delays: Backoff = field(default_factory=lambda: Backoff(_FIRST_DELAY_MS, _DELAY_MAX_MS))
     give_up_after_s: float | None = None
 
 
-def persistence(retry_timeout_ms: int, retry_delay_max_ms: int) -> Persistence:
+def persistence(retry_timeout_ms: int, retry_delay_max_ms: int) -> RegistryRetry:
     """Return the retries that `errors.retry.timeout` and `errors.retry.delay.max.ms` describe."""
     longest_ms = max(1, retry_delay_max_ms)
     delays = Backoff(min(_FIRST_DELAY_MS, longest_ms), longest_ms)
-    return Persistence(delays, None if retry_timeout_ms < 0 else retry_timeout_ms / 1000)
+    return RegistryRetry(delays, None if retry_timeout_ms < 0 else retry_timeout_ms / 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,18 +112,18 @@ class Schemas:
 
     def __init__(
         self,
-        registry: Registry,
-        kept: KeptSchemas,
+        registry: SchemaRegistry,
+        kept: SchemaArchiveWriter,
         *,
         clock: Clock,
         random: Random,
         cache_size: int,
-        persistence: Persistence | None = None,
+        persistence: RegistryRetry | None = None,
         timings: SchemaTimings | None = None,
     ) -> None:
         self._timings = timings or SchemaTimings()
         look_again_s = self._timings.look_again_s
-        self._asker = _Asker(registry, kept, clock, random, persistence or Persistence(), look_again_s)
+        self._asker = _Asker(registry, kept, clock, random, persistence or RegistryRetry(), look_again_s)
         self._clock = clock
         self._cache_size = cache_size
         self._answers: OrderedDict[SchemaKey, tuple[Answer, float]] = OrderedDict()
@@ -140,7 +140,7 @@ class Schemas:
                 raise error
             return None
         answer, until_s = found
-        if isinstance(answer, Refused) and self._clock.monotonic_s() >= until_s:
+        if isinstance(answer, RefusedSchema) and self._clock.monotonic_s() >= until_s:
             del self._answers[key]
             return None
         self._answers.move_to_end(key)
@@ -217,11 +217,11 @@ class _Asker:
 
     def __init__(
         self,
-        registry: Registry,
-        kept: KeptSchemas,
+        registry: SchemaRegistry,
+        kept: SchemaArchiveWriter,
         clock: Clock,
         random: Random,
-        persistence: Persistence,
+        persistence: RegistryRetry,
         look_again_s: float,
     ) -> None:
         self._registry = registry
@@ -285,14 +285,14 @@ class _Asker:
         try:
             registered = self._persist(lambda: self._asked(key))
             if registered.kind != AVRO:
-                return Refused("not an Avro schema", f"schema {key} is {registered.kind}, not Avro")
+                return RefusedSchema("not an Avro schema", f"schema {key} is {registered.kind}, not Avro")
             text, check = read_schema(registered)
             self._persist(lambda: self._kept.keep(key, text, self._registry.url))
-            return Known(check)
+            return KnownSchema(check)
         except SchemaUnknown as error:
-            return None if question.looks else Refused("unknown schema", f"schema {key}: {error}")
-        except SchemaUnusable as error:
-            return Refused("unusable schema", f"schema {key} cannot be used: {error}")
+            return None if question.looks else RefusedSchema("unknown schema", f"schema {key}: {error}")
+        except AvroSchemaInvalid as error:
+            return RefusedSchema("unusable schema", f"schema {key} cannot be used: {error}")
         except KeyfoldError as error:
             return error
         except _Closed:
@@ -342,7 +342,7 @@ class _Asker:
 
 
 def read_schema(registered: RegisteredSchema) -> tuple[str, Step]:
-    """Return the text to store and the check. The registry has validated the schema. Raise `SchemaUnusable`."""
+    """Return the text to store and the check. The registry has validated the schema. Raise `AvroSchemaInvalid`."""
     try:
         schema, text = _load(registered.text)
         if registered.referenced:
@@ -352,11 +352,11 @@ def read_schema(registered: RegisteredSchema) -> tuple[str, Step]:
         require_bounded(schema)
         return text, compile_check(schema)
     except SchemaTooLarge as error:
-        raise SchemaUnusable(str(error)) from error
+        raise AvroSchemaInvalid(str(error)) from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise SchemaUnusable(f"it is not a valid Avro schema: {error!r}") from error
+        raise AvroSchemaInvalid(f"it is not a valid Avro schema: {error!r}") from error
     except RecursionError as error:
-        raise SchemaUnusable("it is nested too deeply") from error
+        raise AvroSchemaInvalid("it is nested too deeply") from error
 
 
 def _load(text: str) -> tuple[object, str]:

@@ -11,7 +11,7 @@ import pytest
 from keyfold.cli.app import run
 from keyfold.config.config_file import Resolved
 from keyfold.config.option_fields import entries
-from keyfold_sink.config.connect_definitions import CONNECTOR_CLASS, GROUPS, Definitions, definitions, validate
+from keyfold_sink.config.connect_definitions import CONNECTOR_CLASS, GROUPS, ConnectDefinitions, definitions, validate
 from keyfold_sink.config.options import SinkOptions
 
 GOOD = {"name": "users", "bootstrap.servers": "h:1", "topics": "users", "s3.bucket.name": "log"}
@@ -151,16 +151,16 @@ def test_what_is_shown_of_the_running_configuration_is_right_again() -> None:
     given = {**GOOD, "consumer.override.sasl.jaas.config": jaas, "rest.token": "hunter22"}
     running = SinkOptions.parse(given)
     assert validate(running.shown(), {})["error_count"] == 1
-    answer = Definitions(running).validate(running.shown())
+    answer = ConnectDefinitions(running).validate(running.shown())
     assert answer["error_count"] == 0
     assert "hunter22" not in json.dumps(answer)
-    answer = Definitions(running).validate({**running.shown(), "flush.size": "x"})
+    answer = ConnectDefinitions(running).validate({**running.shown(), "flush.size": "x"})
     assert by_name(answer)["flush.size"]["value"]["value"] == "x"
 
 
 def test_what_a_provider_gave_is_not_looked_through_again() -> None:
     running = SinkOptions.parse({**GOOD, "rest.token": Resolved("${env:HOME}", "${env:TOKEN}")})
-    assert Definitions(running).validate(running.shown())["error_count"] == 0
+    assert ConnectDefinitions(running).validate(running.shown())["error_count"] == 0
 
 
 def test_a_device_is_no_file_of_secrets() -> None:

@@ -10,7 +10,7 @@ from keyfold.config.config_file import Resolved
 from keyfold.config.option_table import option_table
 from keyfold.config.options import Examined
 from keyfold_sink.config.aliases import rewrite
-from keyfold_sink.config.examine import Findings, examine
+from keyfold_sink.config.examine import ConfigFindings, examine
 from keyfold_sink.config.foreign_keys import AIVEN, CONFLUENT, FOREIGN, Anyway, Never, Same
 from keyfold_sink.config.options import SinkOptions
 from tests.support.root import ROOT
@@ -33,7 +33,7 @@ QUICK_START = {
 BASE = {"name": "users", "bootstrap.servers": "h:1", "topics": "users", "s3.bucket.name": "log"}
 
 
-def sink(values: dict[str, str]) -> Findings:
+def sink(values: dict[str, str]) -> ConfigFindings:
     return examine(values, {})
 
 

@@ -10,7 +10,7 @@ from keyfold_sink.config.memory_plan import plan_memory
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.kafka.cluster import AdminSource
 from keyfold_sink.kafka.consumer import admin_config, consumer_config, open_consumer
-from keyfold_sink.kafka.contact import Contact
+from keyfold_sink.kafka.contact import BrokerContact
 
 BASE = {
     "name": "users",
@@ -136,7 +136,7 @@ def test_a_larger_receive_limit_of_the_user_holds() -> None:
 def test_a_key_that_the_kafka_client_does_not_know_is_a_wrong_configuration() -> None:
     options, plan = parse(consumer__override__no__such__key="1"), plan_memory(64 * 1024 * 1024)
     with pytest.raises(ConfigError, match=r"no\.such\.key"):
-        open_consumer(options, plan, lambda *_: None, lambda _error: None, Contact(ManualClock()))
+        open_consumer(options, plan, lambda *_: None, lambda _error: None, BrokerContact(ManualClock()))
     with pytest.raises(ConfigError, match=r"no\.such\.key"):
         AdminSource(admin_config(parse(admin__override__no__such__key="1")), ManualClock())
 

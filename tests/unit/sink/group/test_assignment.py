@@ -19,11 +19,18 @@ from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.config.options import GapPolicy
-from keyfold_sink.group.assignment import Assigned, Claimed, Claims, Loaded, Stage, require_same_branch
+from keyfold_sink.group.assignment import (
+    AssignedPartition,
+    Claimed,
+    Claims,
+    Loaded,
+    PartitionStage,
+    require_same_branch,
+)
 from keyfold_sink.group.membership import Membership
 from keyfold_sink.kafka.source import ASKED_REASON, SKIPPED, SourceFacts
-from keyfold_sink.write.partition_health import Health
-from keyfold_sink.write.serial_queue import Lane, QueueRetry
+from keyfold_sink.write.partition_health import PartitionHealth
+from keyfold_sink.write.serial_queue import QueueRetry, SerialQueue
 
 PLACE = Place("topics", "t", 0)
 SETTINGS = {"cleanup.policy": "compact", "delete.retention.ms": "1000"}
@@ -53,14 +60,16 @@ class Setting:
     def log(self) -> PartitionLog:
         return PartitionLog(self.store, PLACE, clock=self.clock, random=self.random)
 
-    def owner(self) -> Assigned:
-        lane = Lane(self.pool, self.events.append)
-        return Assigned(("t", 0), lane, QueueRetry(lane, self.random, Backoff(1, 2)), self.log(), Health(self.clock))
+    def owner(self) -> AssignedPartition:
+        lane = SerialQueue(self.pool, self.events.append)
+        return AssignedPartition(
+            ("t", 0), lane, QueueRetry(lane, self.random, Backoff(1, 2)), self.log(), PartitionHealth(self.clock)
+        )
 
     def claims(self, policy: GapPolicy = GapPolicy.FAIL) -> Claims:
         return Claims(self.source, policy, self.random, self.events.append)
 
-    def loaded(self, policy: GapPolicy = GapPolicy.FAIL) -> Assigned:
+    def loaded(self, policy: GapPolicy = GapPolicy.FAIL) -> AssignedPartition:
         owner = self.owner()
         self.claims(policy).load(owner)
         event = self.events.pop()
@@ -84,7 +93,7 @@ def here() -> Iterator[Setting]:
 def test_only_the_answer_to_the_latest_attempt_proves_the_membership(here: Setting) -> None:
     """The task may have lost the partition, and been given it again, since it asked for the first time."""
     owner = here.loaded()
-    owner.stage = Stage.CONFIRMING
+    owner.stage = PartitionStage.CONFIRMING
     sent: list[TopicPartition] = []
     membership = Membership({owner.key: owner}, here.claims(), sent.extend, here.events.append, here.clock)
     membership.confirm()
@@ -95,7 +104,7 @@ def test_only_the_answer_to_the_latest_attempt_proves_the_membership(here: Setti
     for answer in (first, second):
         membership.answered(answer, None)
         stages.append(owner.stage)
-    assert stages == [Stage.CONFIRMING, Stage.CLAIMING]
+    assert stages == [PartitionStage.CONFIRMING, PartitionStage.CLAIMING]
     assert owner.lane.wait_idle(60)
 
 

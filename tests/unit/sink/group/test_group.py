@@ -20,9 +20,9 @@ from keyfold.store.api import ObjectStore
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import Chaos, FaultyStore
 from keyfold_sink.group import group
-from keyfold_sink.group.assignment import Stage
-from keyfold_sink.status import State
-from keyfold_sink.task.commands import Order
+from keyfold_sink.group.assignment import PartitionStage
+from keyfold_sink.status import RunState
+from keyfold_sink.task.commands import TaskCommand
 from keyfold_sink.task.timings import TaskTimings
 from tests.support.fake_group import Key
 from tests.support.proof import read_segments
@@ -108,7 +108,7 @@ def test_what_was_read_of_a_partition_is_committed_before_it_goes(make: MakeRig)
 def test_a_partition_that_was_lost_is_not_written_any_more(make: MakeRig) -> None:
     rig = make()
     rig.kafka.tell("on_assign", T0)
-    rig.until(lambda: rig.says(State.RUNNING))
+    rig.until(lambda: rig.says(RunState.RUNNING))
     owner = rig.task._group.assigned[T0]
     rig.kafka.tell("on_lost", T0)
     rig.until(lambda: not rig.task._group.assigned)
@@ -121,19 +121,19 @@ def test_a_partition_that_was_lost_is_not_written_any_more(make: MakeRig) -> Non
 def test_who_polled_too_late_is_no_member_until_partitions_are_given_again(make: MakeRig) -> None:
     rig = make()
     rig.kafka.tell("on_assign", T0)
-    rig.until(lambda: rig.says(State.RUNNING))
+    rig.until(lambda: rig.says(RunState.RUNNING))
     rig.kafka.say(KafkaError._MAX_POLL_EXCEEDED, "too late")
-    rig.until(lambda: rig.says(State.UNASSIGNED) and "too late" in rig.statuses[-1].trace)
+    rig.until(lambda: rig.says(RunState.UNASSIGNED) and "too late" in rig.statuses[-1].trace)
     rig.kafka.tell("on_lost", T0)
     rig.kafka.tell("on_assign", T0)
-    rig.until(lambda: rig.says(State.RUNNING) and rig.statuses[-1].trace == "")
+    rig.until(lambda: rig.says(RunState.RUNNING) and rig.statuses[-1].trace == "")
 
 
 def test_topics_that_match_later_are_subscribed_to_and_a_name_that_does_not_is_left(
     make: MakeRig,
 ) -> None:
     rig = make(wait=False, topics="", topics__regex="t.*", timings=TaskTimings(topics_interval_s=0.02))
-    rig.until(lambda: rig.says(State.UNASSIGNED) and "topics.regex" in rig.statuses[-1].trace)
+    rig.until(lambda: rig.says(RunState.UNASSIGNED) and "topics.regex" in rig.statuses[-1].trace)
     rig.kafka.produce(("other", 0), range(3))
     rig.kafka.produce(("t2", 0), range(3))
     rig.until(lambda: rig.kafka.subscribed == [["t2"]])
@@ -152,9 +152,9 @@ def test_who_is_fenced_again_and_again_says_that_two_sinks_write_one_log(
     deadline_s = time.monotonic() + 60
     while time.monotonic() < deadline_s:
         owner = rig.task._group.assigned.get(T0)
-        if owner is not None and owner.stage is Stage.FAILED:
+        if owner is not None and owner.stage is PartitionStage.FAILED:
             break
-        if owner is not None and owner.stage is Stage.RUNNING:
+        if owner is not None and owner.stage is PartitionStage.RUNNING:
             rig.log().claim_sink()
             rig.until(
                 lambda owner=owner: (  # type: ignore[misc]
@@ -162,7 +162,7 @@ def test_who_is_fenced_again_and_again_says_that_two_sinks_write_one_log(
                 )
             )
         time.sleep(0.001)
-    rig.until(lambda: bool(rig.statuses) and rig.statuses[-1].state is State.FAILED)
+    rig.until(lambda: bool(rig.statuses) and rig.statuses[-1].state is RunState.FAILED)
     assert "two sinks write the same log" in rig.statuses[-1].trace
     assert rig.next_offset() == 0
 
@@ -214,7 +214,9 @@ def test_a_task_ends_at_every_stage_when_it_is_told_to(make: MakeRig) -> None:
     confirming.kafka.tell("on_assign", T0)
     confirming.until(
         lambda: (
-            confirming.task._group.assigned[T0].stage is Stage.CONFIRMING if confirming.task._group.assigned else False
+            confirming.task._group.assigned[T0].stage is PartitionStage.CONFIRMING
+            if confirming.task._group.assigned
+            else False
         )
     )
     for rig in (loading, confirming):
@@ -260,10 +262,12 @@ class Storm:
         call([TopicPartition(*key)])
 
     def order(self, _key: Key) -> None:
-        self.rig.orders.give(self.random.choice((Order.PAUSE, Order.RESUME, Order.RESUME, Order.FLUSH)))
+        self.rig.orders.give(
+            self.random.choice((TaskCommand.PAUSE, TaskCommand.RESUME, TaskCommand.RESUME, TaskCommand.FLUSH))
+        )
 
     def settle(self) -> None:
-        self.rig.orders.give(Order.RESUME)
+        self.rig.orders.give(TaskCommand.RESUME)
         for key in {T0, T1} - self.owned:
             self.rig.kafka.tell("on_assign", key)
         self.rig.kafka.resume([TopicPartition(*T0), TopicPartition(*T1)])

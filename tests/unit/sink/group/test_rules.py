@@ -10,7 +10,7 @@ from keyfold.errors import SourceError
 from keyfold.log.manifest import Gap, Manifest, SegmentEntry
 from keyfold_sink.config.memory_plan import plan_memory
 from keyfold_sink.config.options import GapPolicy
-from keyfold_sink.config.rolling import Fill, RollPolicy, RollReason
+from keyfold_sink.config.rolling import RollPolicy, RollReason, SegmentFill
 from keyfold_sink.group.catchup import CatchUp, HeldUp, still_open
 from keyfold_sink.kafka.source import (
     Resumed,
@@ -21,7 +21,7 @@ from keyfold_sink.kafka.source import (
     tombstone_gap,
     tombstones_at_risk,
 )
-from keyfold_sink.write.memory_budget import Brake, InFlight, to_roll
+from keyfold_sink.write.memory_budget import InFlight, PauseThreshold, to_roll
 
 MIB = 1024 * 1024
 
@@ -33,15 +33,17 @@ def policy(segment_bytes: int = 1000, segment_ms: int = 5000, flush_size: int = 
 @pytest.mark.parametrize(
     ("fill", "flush_size", "now_s", "reason"),
     [
-        (Fill(1, 999, 0.0), 0, 4.9, None),
-        (Fill(1, 1000, 0.0), 0, 0.0, RollReason.BYTES),
-        (Fill(1, 1, 0.0), 0, 5.0, RollReason.TIME),
-        (Fill(3, 1, 0.0), 3, 0.0, RollReason.RECORDS),
-        (Fill(2, 1, 0.0), 3, 0.0, None),
-        (Fill(0, 0, 0.0), 3, 99.0, None),
+        (SegmentFill(1, 999, 0.0), 0, 4.9, None),
+        (SegmentFill(1, 1000, 0.0), 0, 0.0, RollReason.BYTES),
+        (SegmentFill(1, 1, 0.0), 0, 5.0, RollReason.TIME),
+        (SegmentFill(3, 1, 0.0), 3, 0.0, RollReason.RECORDS),
+        (SegmentFill(2, 1, 0.0), 3, 0.0, None),
+        (SegmentFill(0, 0, 0.0), 3, 99.0, None),
     ],
 )
-def test_a_segment_rolls_at_its_limits(fill: Fill, flush_size: int, now_s: float, reason: RollReason | None) -> None:
+def test_a_segment_rolls_at_its_limits(
+    fill: SegmentFill, flush_size: int, now_s: float, reason: RollReason | None
+) -> None:
     assert policy(flush_size=flush_size).due(fill, now_s) is reason
 
 
@@ -75,7 +77,7 @@ def test_pressure_rolls_the_largest_first_and_only_as_many_as_needed() -> None:
 
 
 def test_the_brake_has_hysteresis() -> None:
-    brake = Brake(100)
+    brake = PauseThreshold(100)
     assert [brake.update(n) for n in (99, 100, 90, 80, 79, 99)] == [False, True, True, True, False, False]
 
 

@@ -15,7 +15,7 @@ from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.connection_checks import check_connections
 from keyfold_sink.kafka.cluster import AdminSource
 from keyfold_sink.kafka.consumer import admin_config, open_consumer
-from keyfold_sink.kafka.contact import CLIENT_LOG, Contact
+from keyfold_sink.kafka.contact import CLIENT_LOG, BrokerContact
 from keyfold_sink.kafka.source import SourceUnavailable
 from keyfold_sink.validate.producer import ensure_topic, open_producer
 
@@ -33,7 +33,7 @@ def options(loud: dict[str, str]) -> SinkOptions:
 
 def consume(loud: dict[str, str]) -> None:
     plan = plan_memory(2**28)
-    consumer = open_consumer(options(loud), plan, lambda *_: None, lambda _: None, Contact(SystemClock()))
+    consumer = open_consumer(options(loud), plan, lambda *_: None, lambda _: None, BrokerContact(SystemClock()))
     consumer.subscribe(["users"])
     for _ in range(5):
         consumer.consume(1, 0.1)
@@ -48,7 +48,7 @@ def produce(loud: dict[str, str]) -> None:
 
 def make_topic(loud: dict[str, str]) -> None:
     with pytest.raises(SourceUnavailable):
-        ensure_topic(options(loud).admin_settings, "dead", 1, Contact(SystemClock()), IMPATIENT_S)
+        ensure_topic(options(loud).admin_settings, "dead", 1, BrokerContact(SystemClock()), IMPATIENT_S)
 
 
 def ask(loud: dict[str, str]) -> None:

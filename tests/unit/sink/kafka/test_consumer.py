@@ -17,7 +17,7 @@ from keyfold.store.api import PutMode, PutResult
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.kafka.cluster import AdminSource
 from keyfold_sink.kafka.source import SourceUnavailable, TopicGone
-from keyfold_sink.write.serial_queue import Lane, QueueRetry
+from keyfold_sink.write.serial_queue import QueueRetry, SerialQueue
 
 
 def test_those_who_wait_for_an_answer_share_it_and_share_its_failure() -> None:
@@ -53,7 +53,7 @@ def test_those_who_wait_for_an_answer_share_it_and_share_its_failure() -> None:
 
 def test_a_topic_is_gone_only_when_three_looks_say_so() -> None:
     with ThreadPoolExecutor(1) as pool:
-        retry = QueueRetry(Lane(pool, lambda _: None), Random(0), Backoff(1, 2), look_again_s=0.001)
+        retry = QueueRetry(SerialQueue(pool, lambda _: None), Random(0), Backoff(1, 2), look_again_s=0.001)
         answers: Iterator[TopicGone | str] = iter([TopicGone("t"), TopicGone("t"), "id"])
 
         def topic_id() -> str:
@@ -81,6 +81,6 @@ def test_an_upload_that_was_collected_before_its_answer_is_lost_and_no_end_of_th
             raise StoreUnavailable(key, "the answer was lost")
 
     with ThreadPoolExecutor(1) as pool:
-        retry = QueueRetry(Lane(pool, lambda _: None), Random(0), Backoff(1, 2))
+        retry = QueueRetry(SerialQueue(pool, lambda _: None), Random(0), Backoff(1, 2))
         with pytest.raises(UploadLost, match="was uploaded and deleted again"):
             create_object(Collected(), "key", b"bytes", retry)

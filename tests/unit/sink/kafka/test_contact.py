@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from keyfold.runtime.clock import ManualClock
-from keyfold_sink.kafka.contact import PATIENCE_AT_FIRST_S, PATIENCE_S, Contact, why_refused
+from keyfold_sink.kafka.contact import PATIENCE_AT_FIRST_S, PATIENCE_S, BrokerContact, why_refused
 
 LOGIN = KafkaError(KafkaError._AUTHENTICATION, "sasl_plaintext://h:1/1: SASL SCRAM-SHA-256 mechanism handshake failed")
 AWAY = KafkaError(KafkaError._TRANSPORT, "h:1/1: Connect to ipv4#127.0.0.1:1 failed: Connection refused")
@@ -49,7 +49,7 @@ def test_a_refusal_says_what_to_check(code: int, text: str, hint: str) -> None:
 
 def test_a_broker_that_is_away_refuses_nothing() -> None:
     clock = ManualClock()
-    contact = Contact(clock)
+    contact = BrokerContact(clock)
     for _ in range(1000):
         contact.heard(AWAY)
         clock.sleep(1)
@@ -59,7 +59,7 @@ def test_a_broker_that_is_away_refuses_nothing() -> None:
 
 def test_a_refusal_is_believed_when_it_lasts() -> None:
     clock = ManualClock()
-    contact = Contact(clock)
+    contact = BrokerContact(clock)
     contact.heard(LOGIN)
     assert contact.refusal() is not None
     assert contact.believed_refusal() is None
@@ -72,7 +72,7 @@ def test_a_refusal_is_believed_when_it_lasts() -> None:
 
 def test_brokers_that_did_answer_get_more_time_and_an_answer_ends_the_doubt() -> None:
     clock = ManualClock()
-    contact = Contact(clock)
+    contact = BrokerContact(clock)
     contact.answered()
     contact.heard(LOGIN)
     clock.sleep(PATIENCE_AT_FIRST_S + 1)

@@ -17,7 +17,7 @@ from keyfold_sink.metrics.definitions import PARTITION
 from keyfold_sink.metrics.meter import TaskMeter, sample_key
 from keyfold_sink.metrics.names import BY_NAME, PARTITIONS_SHOWN
 from keyfold_sink.metrics.worker_figures import Ledger, View, metric_of
-from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus
+from keyfold_sink.status import UNKNOWN, PartitionStatus, RunState, TaskStatus
 
 Found = dict[tuple[str, tuple[str, ...]], float]
 
@@ -33,7 +33,7 @@ def ledger(clock: ManualClock) -> Ledger:
 
 
 def view(clock: ManualClock, **changes: object) -> View:
-    known = View("users", "io.Sink", "1.2", State.RUNNING, 0, 7, clock.now_ms())
+    known = View("users", "io.Sink", "1.2", RunState.RUNNING, 0, 7, clock.now_ms())
     return replace(known, **changes)  # type: ignore[arg-type]
 
 
@@ -52,7 +52,7 @@ def seen(ledger: Ledger, clock: ManualClock, **changes: object) -> Found:
     return flat(ledger.samples(view(clock, **changes)))
 
 
-def task(number: int = 0, state: State = State.RUNNING, **changes: object) -> TaskStatus:
+def task(number: int = 0, state: RunState = RunState.RUNNING, **changes: object) -> TaskStatus:
     return TaskStatus(number, state, **{"pid": 100, "started_ms": 1, **changes})  # type: ignore[arg-type]
 
 
@@ -69,13 +69,13 @@ def test_counters_go_on_when_a_task_is_replaced_and_gauges_go_away(ledger: Ledge
     found = seen(ledger, clock)
     assert (of_task(found, names.READ), of_task(found, names.BUFFERED)) == (130.0, 7.0)
 
-    ledger.observe(TaskStatus(0, State.RESTARTING, "it died"))
+    ledger.observe(TaskStatus(0, RunState.RESTARTING, "it died"))
     found = seen(ledger, clock)
     assert of_task(found, names.READ) == 130.0
     assert of_task(found, names.BUFFERED) is None
     assert of_task(found, names.TASK_STATUS, "restarting") == 1.0
 
-    ledger.observe(task(state=State.RESTARTING, pid=101))
+    ledger.observe(task(state=RunState.RESTARTING, pid=101))
     assert of_task(seen(ledger, clock), names.READ) == 130.0
     ledger.observe(task(pid=101, values={names.READ.name: 4.0, names.BUFFERED.name: 1.0}))
     found = seen(ledger, clock)
@@ -85,8 +85,8 @@ def test_counters_go_on_when_a_task_is_replaced_and_gauges_go_away(ledger: Ledge
 def test_a_failed_task_keeps_its_counters_and_its_state_and_nothing_else(ledger: Ledger, clock: ManualClock) -> None:
     values = {names.READ.name: 100.0, names.BUFFERED.name: 5.0}
     ledger.observe(task(values=values))
-    ledger.observe(task(state=State.FAILED, values=values, trace="no right"))
-    ledger.observe(task(state=State.FAILED, values=values, trace="no right", pid=UNKNOWN))
+    ledger.observe(task(state=RunState.FAILED, values=values, trace="no right"))
+    ledger.observe(task(state=RunState.FAILED, values=values, trace="no right", pid=UNKNOWN))
     found = seen(ledger, clock)
     assert of_task(found, names.READ) == 100.0
     assert of_task(found, names.BUFFERED) is None
@@ -161,13 +161,13 @@ class Replacements(RuleBasedStateMachine):
 
     @rule()
     def die(self) -> None:
-        self.last = TaskStatus(0, State.RESTARTING, "it died")
+        self.last = TaskStatus(0, RunState.RESTARTING, "it died")
 
     @precondition(lambda self: self.last is not None)
     @rule()
     def fail(self) -> None:
         assert self.last is not None
-        self.last = replace(self.last, state=State.FAILED, pid=UNKNOWN, partitions=())
+        self.last = replace(self.last, state=RunState.FAILED, pid=UNKNOWN, partitions=())
 
     @rule()
     def stop(self) -> None:
@@ -178,7 +178,7 @@ class Replacements(RuleBasedStateMachine):
         self.pid += 1
         self.counts = {}
         self.told.append({})
-        self.last = TaskStatus(0, State.RESTARTING, pid=self.pid)
+        self.last = TaskStatus(0, RunState.RESTARTING, pid=self.pid)
 
     @rule(ms=st.integers(0, 100_000))
     def wait(self, ms: int) -> None:
@@ -209,15 +209,15 @@ TestReplacements.settings = settings(max_examples=50, stateful_step_count=30, de
 
 
 def test_a_start_succeeds_when_the_task_runs_and_fails_when_it_ends_before(ledger: Ledger, clock: ManualClock) -> None:
-    starting = task(state=State.UNASSIGNED)
+    starting = task(state=RunState.UNASSIGNED)
     ledger.only([starting], {})
     found = seen(ledger, clock)
     assert (found[names.TASK_STARTS.name, ()], found[names.TASK_STARTED.name, ()]) == (1.0, 0.0)
     assert (names.TASK_STARTED_SHARE.name, ()) not in found, "nothing is known yet"
-    ledger.only([TaskStatus(0, State.RESTARTING, "it died")], {"crashed": 1})
-    ledger.only([task(state=State.RESTARTING, pid=101)], {"crashed": 1})
+    ledger.only([TaskStatus(0, RunState.RESTARTING, "it died")], {"crashed": 1})
+    ledger.only([task(state=RunState.RESTARTING, pid=101)], {"crashed": 1})
     ledger.only([task(pid=101)], {"crashed": 1})
-    ledger.only([task(pid=101, state=State.FAILED)], {"crashed": 1})
+    ledger.only([task(pid=101, state=RunState.FAILED)], {"crashed": 1})
     found = seen(ledger, clock)
     assert found[names.TASK_STARTS.name, ()] == 2.0
     assert found[names.TASK_STARTED.name, ()] == found[names.TASK_NOT_STARTED.name, ()] == 1.0
@@ -228,15 +228,15 @@ def test_a_start_succeeds_when_the_task_runs_and_fails_when_it_ends_before(ledge
 
 
 def test_a_sink_whose_tasks_all_fail_before_they_run_has_not_started(ledger: Ledger, clock: ManualClock) -> None:
-    ledger.only([task(0, State.FAILED), task(1, State.FAILED, pid=7)], {})
+    ledger.only([task(0, RunState.FAILED), task(1, RunState.FAILED, pid=7)], {})
     found = seen(ledger, clock)
     assert found[names.CONNECTOR_STARTS.name, ()] == found[names.CONNECTOR_NOT_STARTED.name, ()] == 1.0
     assert found[names.CONNECTOR_NOT_STARTED_SHARE.name, ()] == 1.0
 
 
 def test_tasks_count_by_state_and_one_that_is_not_there_was_stopped(ledger: Ledger, clock: ManualClock) -> None:
-    ledger.only([task(0), task(1, State.PAUSED, pid=2), task(2, State.UNASSIGNED, pid=3), task(3, pid=4)], {})
-    ledger.only([task(0), task(1, State.PAUSED, pid=2), task(2, State.UNASSIGNED, pid=3)], {})
+    ledger.only([task(0), task(1, RunState.PAUSED, pid=2), task(2, RunState.UNASSIGNED, pid=3), task(3, pid=4)], {})
+    ledger.only([task(0), task(1, RunState.PAUSED, pid=2), task(2, RunState.UNASSIGNED, pid=3)], {})
     found = seen(ledger, clock, first_task_id=8)
     assert found[names.TASKS.name, ()] == found[names.TASKS_TOTAL.name, ("users",)] == 3.0
     assert found[names.TASKS_RUNNING.name, ("users",)] == 1.0
@@ -248,7 +248,7 @@ def test_tasks_count_by_state_and_one_that_is_not_there_was_stopped(ledger: Ledg
 
 
 def test_ratios_are_shares_of_a_tasks_life(ledger: Ledger, clock: ManualClock) -> None:
-    running, paused = task(), task(state=State.PAUSED)
+    running, paused = task(), task(state=RunState.PAUSED)
     ledger.only([running], {})
     clock.advance(3_000)
     ledger.only([running], {})
@@ -261,13 +261,13 @@ def test_ratios_are_shares_of_a_tasks_life(ledger: Ledger, clock: ManualClock) -
 
 
 def test_the_connector_says_what_was_asked_for(ledger: Ledger, clock: ManualClock) -> None:
-    ledger.only([task(state=State.PAUSED)], {})
-    found = seen(ledger, clock, state=State.PAUSED)
+    ledger.only([task(state=RunState.PAUSED)], {})
+    found = seen(ledger, clock, state=RunState.PAUSED)
     assert found[names.STATUS.name, ("users", "paused")] == 1.0
     own = {labels[1:] for name, labels in found if name == names.CONNECTOR.name}
     assert own == {("paused", "", "", ""), ("", "io.Sink", "", ""), ("", "", "sink", ""), ("", "", "", "1.2")}
     ledger.only([], {})
-    found = seen(ledger, clock, state=State.STOPPED, connector_class="")
+    found = seen(ledger, clock, state=RunState.STOPPED, connector_class="")
     assert found[names.STATUS.name, ("users", "stopped")] == 1.0
     assert found[names.CONNECTORS.name, ()] == 0.0
     assert not any(name == names.CLASS.name for name, _ in found), "no class was given"
@@ -294,7 +294,7 @@ def test_a_workers_rebalances_are_those_of_its_tasks(ledger: Ledger, clock: Manu
 
 
 def at(partition: int, next_offset: int, end_offset: int, **changes: object) -> PartitionStatus:
-    values = {"state": State.RUNNING, "position": next_offset, **changes}
+    values = {"state": RunState.RUNNING, "position": next_offset, **changes}
     return PartitionStatus("t", partition, next_offset=next_offset, end_offset=end_offset, **values)  # type: ignore[arg-type]
 
 
@@ -307,8 +307,8 @@ def test_sums_and_worst_of_a_task(ledger: Ledger, clock: ManualClock) -> None:
     partitions = (
         at(0, 10, 30, position=25, oldest_record_ms=now_ms - 4_000, committed_ms=now_ms - 9_000),
         at(1, 5, 5, position=5, committed_ms=now_ms - 2_000),
-        at(2, UNKNOWN, 50, state=State.UNASSIGNED, position=UNKNOWN, blocked_ms=now_ms - 7_000),
-        at(3, 1, 4, state=State.FAILED, position=UNKNOWN, blocked_ms=now_ms - 90_000),
+        at(2, UNKNOWN, 50, state=RunState.UNASSIGNED, position=UNKNOWN, blocked_ms=now_ms - 7_000),
+        at(3, 1, 4, state=RunState.FAILED, position=UNKNOWN, blocked_ms=now_ms - 90_000),
     )
     ledger.observe(task(partitions=partitions, reported_ms=now_ms - 300))
     found = seen(ledger, clock)
@@ -359,7 +359,7 @@ def test_a_partition_that_two_tasks_have_counts_once_for_the_one_that_has_claime
     ledger: Ledger, clock: ManualClock
 ) -> None:
     ledger.observe(task(0, partitions=(at(0, 5, 9),)))
-    ledger.observe(task(1, pid=2, partitions=(at(0, UNKNOWN, 9, state=State.UNASSIGNED),)))
+    ledger.observe(task(1, pid=2, partitions=(at(0, UNKNOWN, 9, state=RunState.UNASSIGNED),)))
     assert partitions_of(seen(ledger, clock), names.PARTITION_NEXT) == {0: 5.0}
     ledger.observe(task(1, pid=2, partitions=(at(0, 8, 9),)))
     assert partitions_of(seen(ledger, clock), names.PARTITION_NEXT) == {0: 8.0}
@@ -383,7 +383,7 @@ def test_standing_still_is_measured_from_when_there_was_something_to_read(ledger
     clock.advance(5_000)
     assert of_task(says(at(0, 6, 12), pid=200), names.STALLED_SECONDS) == 0.0, "it has moved"
     clock.advance(5_000)
-    assert of_task(says(at(0, 6, 12, state=State.PAUSED), pid=200), names.STALLED_SECONDS) == 0.0, "it may not"
+    assert of_task(says(at(0, 6, 12, state=RunState.PAUSED), pid=200), names.STALLED_SECONDS) == 0.0, "it may not"
     clock.advance(5_000)
     assert of_task(says(at(0, 6, 12), pid=200), names.STALLED_SECONDS) == 0.0
     clock.advance(5_000)

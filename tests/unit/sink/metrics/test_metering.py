@@ -14,9 +14,8 @@ from keyfold.store.memory import MemoryStore
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.collector import SinkMetrics
 from keyfold_sink.metrics.meter import sample_key
-from keyfold_sink.status import State
-from keyfold_sink.validate.convert.api import Rejected, SchemasPending
-from keyfold_sink.validate.convert.api import Stage as ConnectStage
+from keyfold_sink.status import RunState
+from keyfold_sink.validate.convert.api import ConnectStage, Rejected, SchemasPending
 from tests.support.sink_rig import T0, T1, MakeRig, Rig, rigs
 
 
@@ -121,7 +120,7 @@ class Checks:
 
 def page(rig: Rig) -> str:
     metrics = SinkMetrics(
-        connector="s", connector_class="", version="1", clock=SystemClock(), state=lambda: State.RUNNING,
+        connector="s", connector_class="", version="1", clock=SystemClock(), state=lambda: RunState.RUNNING,
         place=lambda: (0, 0),
     )  # fmt: skip
     metrics.observe([rig.statuses[-1]], {})
@@ -150,7 +149,7 @@ def test_a_partition_that_fails_is_named_and_the_other_goes_on(make: MakeRig) ->
     rig.kafka.produce(T0, range(1), b"!")
     rig.kafka.produce(T1, range(5))
     rig.kafka.tell("on_assign", T0, T1)
-    rig.until(lambda: rig.says(State.FAILED) and value(rig, names.COMMITTED) == 5)
+    rig.until(lambda: rig.says(RunState.FAILED) and value(rig, names.COMMITTED) == 5)
     rig.heard()
     text = page(rig)
     assert 'keyfold_sink_partition_failed{connector="s",partition="0",topic="t"} 1.0' in text

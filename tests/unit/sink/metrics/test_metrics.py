@@ -22,7 +22,7 @@ from keyfold_sink.metrics.definitions import TASK
 from keyfold_sink.metrics.meter import TaskMeter
 from keyfold_sink.metrics.metered_store import NO_ANSWER
 from keyfold_sink.metrics.names import BY_NAME, METRICS, SECONDS_BOUNDS
-from keyfold_sink.status import PartitionStatus, State, TaskStatus
+from keyfold_sink.status import PartitionStatus, RunState, TaskStatus
 from tests.support.metrics_docs import COMMAND, PAGE, page, printed, sections
 
 OPEN: Final = "application/openmetrics-text; version=1.0.0"
@@ -67,7 +67,7 @@ def make(clock: ManualClock) -> Callable[..., SinkMetrics]:
             connector_class="io.Sink",
             version="1.2",
             clock=clock,
-            state=lambda: State.RUNNING,
+            state=lambda: RunState.RUNNING,
             place=lambda: (4, 7),
             **changes,
         )
@@ -92,12 +92,14 @@ def full(clock: ManualClock) -> list[TaskStatus]:
     values = meter.values({metric.name: 1.0 for metric in (*gauges, names.UNSENT_SECONDS)})
     now_ms = clock.now_ms()
     partitions = (
-        PartitionStatus("t", 0, State.RUNNING, 5, 8, 12, now_ms - 9_000, now_ms - 8_000, "slow", now_ms, now_ms - 100),
-        PartitionStatus("t", 1, State.FAILED, error="bad", error_ms=now_ms),
+        PartitionStatus(
+            "t", 0, RunState.RUNNING, 5, 8, 12, now_ms - 9_000, now_ms - 8_000, "slow", now_ms, now_ms - 100
+        ),
+        PartitionStatus("t", 1, RunState.FAILED, error="bad", error_ms=now_ms),
     )
     return [
-        TaskStatus(0, State.RUNNING, "", 11, now_ms, now_ms, partitions, values),
-        TaskStatus(1, State.FAILED, "no right", 12, now_ms, now_ms),
+        TaskStatus(0, RunState.RUNNING, "", 11, now_ms, now_ms, partitions, values),
+        TaskStatus(1, RunState.FAILED, "no right", 12, now_ms, now_ms),
     ]
 
 
@@ -174,7 +176,7 @@ def test_histograms_are_cumulative_and_whole(make: Callable[..., SinkMetrics], c
     meter = TaskMeter(clock)
     for seconds in (0.001, 0.2, 0.2, 7.0, 1_000.0):
         meter.observe(names.REQUEST_SECONDS, seconds, "create")
-    metrics.heard(TaskStatus(0, State.RUNNING, pid=1, values=meter.values({})))
+    metrics.heard(TaskStatus(0, RunState.RUNNING, pid=1, values=meter.values({})))
     samples = [s for s in families(metrics)[names.REQUEST_SECONDS.name].samples if s.labels["operation"] == "create"]
     buckets = {sample.labels["le"]: sample.value for sample in samples if sample.name.endswith("_bucket")}
     assert list(buckets) == [*map(str, SECONDS_BOUNDS), "+Inf"]

@@ -15,7 +15,7 @@ from keyfold.errors import AccessDenied, StoreUnavailable
 from keyfold.runtime import event_log
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.rest.app import make_app
-from keyfold_sink.status import PartitionStatus, State
+from keyfold_sink.status import PartitionStatus, RunState
 from tests.support.fake_service import (
     CONFIG,
     NOW_MS,
@@ -58,17 +58,19 @@ def test_a_worker_without_a_slot_has_no_ids_to_show_but_its_partitions() -> None
 @pytest.mark.parametrize(
     ("target", "states", "expected"),
     [
-        (State.RUNNING, [State.RUNNING, State.FAILED], "RUNNING"),
-        (State.RUNNING, [State.FAILED, State.FAILED], "FAILED"),
-        (State.RUNNING, [State.RESTARTING, State.FAILED], "RESTARTING"),
-        (State.RUNNING, [State.PAUSED, State.PAUSED], "PAUSED"),
-        (State.RUNNING, [State.UNASSIGNED, State.UNASSIGNED], "UNASSIGNED"),
-        (State.RUNNING, [State.UNASSIGNED, State.FAILED], "FAILED"),
-        (State.PAUSED, [State.RUNNING, State.FAILED], "PAUSED"),
+        (RunState.RUNNING, [RunState.RUNNING, RunState.FAILED], "RUNNING"),
+        (RunState.RUNNING, [RunState.FAILED, RunState.FAILED], "FAILED"),
+        (RunState.RUNNING, [RunState.RESTARTING, RunState.FAILED], "RESTARTING"),
+        (RunState.RUNNING, [RunState.PAUSED, RunState.PAUSED], "PAUSED"),
+        (RunState.RUNNING, [RunState.UNASSIGNED, RunState.UNASSIGNED], "UNASSIGNED"),
+        (RunState.RUNNING, [RunState.UNASSIGNED, RunState.FAILED], "FAILED"),
+        (RunState.PAUSED, [RunState.RUNNING, RunState.FAILED], "PAUSED"),
     ],
 )
-def test_a_connector_is_what_was_asked_for_if_a_task_works(target: State, states: list[State], expected: str) -> None:
-    traces = {State.FAILED: "the bucket is gone"}
+def test_a_connector_is_what_was_asked_for_if_a_task_works(
+    target: RunState, states: list[RunState], expected: str
+) -> None:
+    traces = {RunState.FAILED: "the bucket is gone"}
     tasks = [task(number, state, trace=traces.get(state, "")) for number, state in enumerate(states)]
     service = FakeService(make_options(), worker(0, *tasks))
     service.state = target
@@ -137,7 +139,7 @@ def test_what_a_running_task_says_is_in_its_way_is_told() -> None:
 
 
 def test_the_reasons_of_many_failed_tasks_are_told_once_and_not_all() -> None:
-    tasks = [task(number, State.FAILED, trace=f"reason {number % 5}") for number in range(40)]
+    tasks = [task(number, RunState.FAILED, trace=f"reason {number % 5}") for number in range(40)]
     trace = status(FakeService(make_options(**{"tasks.max": "40"}), worker(0, *tasks)))["connector"]["trace"]
     assert trace.count("reason") == 3
     assert "(and 2 more)" in trace
@@ -198,7 +200,7 @@ def test_a_record_from_the_future_has_no_negative_age() -> None:
 def test_a_partition_that_moves_is_told_once_by_who_has_it() -> None:
     old = task(0, partitions=(partition(0, next_offset=90),))
     new = task(0, partitions=(partition(0, next_offset=95),))
-    waiting = task(1, partitions=(partition(0, next_offset=-1, state=State.UNASSIGNED),))
+    waiting = task(1, partitions=(partition(0, next_offset=-1, state=RunState.UNASSIGNED),))
     service = FakeService(make_options(), worker(0, old), worker(1, new, waiting))
     (row,) = asking(service).get("/connectors/users/partitions").json()["partitions"]
     assert (row["next_offset"], row["worker_id"]) == (95, "host1:8083")

@@ -10,13 +10,13 @@ from kafka_connect import KafkaConnect
 from kafka_connect_api.errors import ConnectApiException, GenericNotFound, GenericUnauthorized
 from kafka_connect_api.kafka_connect_api import Api, Cluster
 
-from keyfold_sink.status import State
+from keyfold_sink.status import RunState
 from tests.support.fake_service import CONFIG, FakeService, make_options, serving, task, worker
 
 
 @pytest.fixture
 def service() -> FakeService:
-    return FakeService(make_options(), worker(0, task(0), task(1, State.FAILED, trace="boom")))
+    return FakeService(make_options(), worker(0, task(0), task(1, RunState.FAILED, trace="boom")))
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.rest.app import make_app
-from keyfold_sink.status import State
+from keyfold_sink.status import RunState
 from tests.support.fake_service import FakeService, make_backend, task, worker
 
 NAME = "hdfs-sink-connector"
@@ -45,7 +45,7 @@ STATUS = {
 
 @pytest.fixture
 def service() -> FakeService:
-    failed = task(1, State.FAILED, trace=TRACE)
+    failed = task(1, RunState.FAILED, trace=TRACE)
     return FakeService(SinkOptions.parse(CONFIG), worker(0, task(0), failed, worker_id="fakehost:8083"))
 
 

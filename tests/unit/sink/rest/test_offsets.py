@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from keyfold_sink.rest.app import make_app
-from keyfold_sink.rest.errors import Refused
+from keyfold_sink.rest.errors import RequestRefused
 from keyfold_sink.rest.offsets import parse
-from keyfold_sink.status import State
+from keyfold_sink.status import RunState
 from tests.support.fake_service import FakeService, make_backend
 
 PATH = "/connectors/users/offsets"
@@ -22,7 +22,7 @@ PATH = "/connectors/users/offsets"
 @pytest.fixture
 def service() -> FakeService:
     found = FakeService()
-    found.state = State.STOPPED
+    found.state = RunState.STOPPED
     return found
 
 
@@ -88,10 +88,10 @@ def test_what_cannot_be_is_refused_in_connects_words_and_nothing_moves(
     assert service.ends == before
 
 
-@pytest.mark.parametrize("state", [State.RUNNING, State.PAUSED])
+@pytest.mark.parametrize("state", [RunState.RUNNING, RunState.PAUSED])
 @pytest.mark.parametrize("method", ["PATCH", "DELETE"])
 def test_a_connector_that_is_not_stopped_says_how_to_stop_it(
-    client: TestClient, service: FakeService, state: State, method: str
+    client: TestClient, service: FakeService, state: RunState, method: str
 ) -> None:
     service.state = state
     response = client.request(method, PATH, json={"offsets": [entry()]})
@@ -130,6 +130,6 @@ halves = st.fixed_dictionaries(
 
 @given(st.lists(halves, max_size=3))
 def test_whatever_is_sent_is_read_or_refused(entries: list[dict[str, Any]]) -> None:
-    with contextlib.suppress(Refused):
+    with contextlib.suppress(RequestRefused):
         found = parse(entries)
         assert all(isinstance(topic, str) and 0 <= offset < 2**63 for (topic, _), offset in found.items())

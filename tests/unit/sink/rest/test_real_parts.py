@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from keyfold.config.option_fields import entries
-from keyfold_sink.config.connect_definitions import Definitions
+from keyfold_sink.config.connect_definitions import ConnectDefinitions
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.rest.app import make_app
 from keyfold_sink.rest.backend import Backend
@@ -24,7 +24,7 @@ VALIDATE = "/connector-plugins/KeyfoldSink/config/validate"
 
 def asking(service: Any, world: World | None = None) -> TestClient:
     clock = (world or World()).clock
-    backend = Backend(service=service, definitions=Definitions(service.options), metrics=metrics, clock=clock)
+    backend = Backend(service=service, definitions=ConnectDefinitions(service.options), metrics=metrics, clock=clock)
     return TestClient(make_app(backend, token=None), base_url="http://localhost")
 
 

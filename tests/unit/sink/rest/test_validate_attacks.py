@@ -18,7 +18,7 @@ from starlette.testclient import TestClient
 
 from keyfold.config.config_file import Resolved
 from keyfold_sink.config.client_construction import construction_mistakes
-from keyfold_sink.config.connect_definitions import Definitions
+from keyfold_sink.config.connect_definitions import ConnectDefinitions
 from keyfold_sink.rest.app import make_app
 from keyfold_sink.rest.backend import Backend
 from tests.support.fake_service import CONFIG, FakeService, make_options, metrics
@@ -59,7 +59,7 @@ def endpoint() -> Iterator[tuple[str, list[str]]]:
 def asking(**running: str) -> TestClient:
     options = make_options(**running)
     backend = Backend(
-        service=FakeService(options), definitions=Definitions(options), metrics=metrics, clock=World().clock
+        service=FakeService(options), definitions=ConnectDefinitions(options), metrics=metrics, clock=World().clock
     )
     return TestClient(make_app(backend, token=None), base_url="http://localhost")
 

@@ -19,10 +19,10 @@ from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import Blob
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.rest.app import make_app
-from keyfold_sink.rest.wake_detector import ASLEEP_S, AWAKE_AFTER_S, Pulse
-from keyfold_sink.status import State
+from keyfold_sink.rest.wake_detector import ASLEEP_S, AWAKE_AFTER_S, WakeDetector
+from keyfold_sink.status import RunState
 from keyfold_sink.worker import desired_state
-from keyfold_sink.worker.desired_state import OrderBook, sink_folder
+from keyfold_sink.worker.desired_state import DesiredStateDocument, sink_folder
 from tests.support.fake_service import FakeService, make_backend, make_options
 from tests.support.root import ROOT
 
@@ -35,7 +35,7 @@ from keyfold_sink.rest import server, wake_detector
 from keyfold_sink.rest.sockets import listening
 from tests.support.fake_service import FakeDefinitions, FakeService, make_options, metrics
 from functools import partial
-server.Pulse = partial(wake_detector.Pulse, asleep_s=1.0, awake_after_s=3.0)
+server.WakeDetector = partial(wake_detector.WakeDetector, asleep_s=1.0, awake_after_s=3.0)
 service = FakeService(make_options())
 with listening(service.options) as sockets, server.serve(
     service, sockets, metrics=metrics, definitions=FakeDefinitions(), clock=SystemClock()
@@ -58,7 +58,7 @@ class Sleeper:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.pulse = Pulse(self.clock)
+        self.pulse = WakeDetector(self.clock)
 
     def beats(self, seconds: float) -> None:
         for _ in range(round(seconds * 4)):
@@ -86,7 +86,7 @@ def test_who_has_slept_has_just_woken_for_a_while() -> None:
 
 def test_a_machine_that_slept_shows_in_the_time_of_day() -> None:
     clock = Suspended()
-    pulse = Pulse(clock)
+    pulse = WakeDetector(clock)
     assert not pulse.has_just_woken()
     clock.advance(60_000)
     assert pulse.has_just_woken()
@@ -161,13 +161,13 @@ class Frozen(MemoryStore):
 def test_an_order_that_comes_too_late_is_not_written_down() -> None:
     clock = ManualClock()
     store = Frozen(clock)
-    book = OrderBook(store, FOLDER, clock, Random(1))
-    other = OrderBook(store, FOLDER, clock, Random(2))
-    book.change(desired_state.target(State.PAUSED))
+    book = DesiredStateDocument(store, FOLDER, clock, Random(1))
+    other = DesiredStateDocument(store, FOLDER, clock, Random(2))
+    book.change(desired_state.target(RunState.PAUSED))
     store.sleeps_ms = 600_000
     with pytest.raises(StoreUnavailable, match=r"the request took .* s and was dropped; nothing was changed"):
-        book.change(desired_state.target(State.STOPPED))
+        book.change(desired_state.target(RunState.STOPPED))
     store.sleeps_ms = 0
-    assert other.look().state is State.PAUSED
-    book.change(desired_state.target(State.STOPPED))  # asked for again
-    assert other.look().state is State.STOPPED
+    assert other.look().state is RunState.PAUSED
+    book.change(desired_state.target(RunState.STOPPED))  # asked for again
+    assert other.look().state is RunState.STOPPED

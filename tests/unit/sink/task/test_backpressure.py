@@ -10,10 +10,10 @@ import pytest
 
 from keyfold.runtime.clock import ManualClock
 from keyfold_sink.group.assignment import PauseReason
-from keyfold_sink.group.group import Group
+from keyfold_sink.group.group import ConsumerGroup
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.meter import TaskMeter
-from keyfold_sink.task.backpressure import Relief
+from keyfold_sink.task.backpressure import Backpressure
 from keyfold_sink.write.memory_budget import InFlight
 
 
@@ -58,7 +58,7 @@ def test_a_moment_is_waited_for_and_only_what_is_longer_is_a_pause(after_ms: int
     clock = Drained(in_flight, after_ms)
     meter, fetching = TaskMeter(clock), FakeFetching()
     group = SimpleNamespace(assigned={}, fetching=fetching)
-    relief = Relief(cast("Group", cast("Any", group)), in_flight, 1_000, meter)
+    relief = Backpressure(cast("ConsumerGroup", cast("Any", group)), in_flight, 1_000, meter)
     relief.step(threading.Event())
     assert counted(meter) == (0, 0)
     in_flight.add(1_500)
@@ -98,7 +98,7 @@ def test_a_partition_whose_commits_lag_is_paused_alone_and_leaves_room_to_the_ot
         for number, writer in enumerate(writers)
     }
     group = SimpleNamespace(assigned=owners, fetching=fetching)
-    relief = Relief(cast("Group", cast("Any", group)), in_flight, 1_600, TaskMeter(ManualClock()))
+    relief = Backpressure(cast("ConsumerGroup", cast("Any", group)), in_flight, 1_600, TaskMeter(ManualClock()))
 
     def paused() -> list[int]:
         relief.step(threading.Event())
@@ -127,7 +127,7 @@ def test_a_single_partition_is_never_paused_alone() -> None:
     writer = FakeWriter(in_flight)
     owner = SimpleNamespace(key=("t", 0), writer=writer, holds=set(), is_fetched=True)
     group = SimpleNamespace(assigned={owner.key: owner}, fetching=fetching)
-    relief = Relief(cast("Group", cast("Any", group)), in_flight, 1_600, TaskMeter(ManualClock()))
+    relief = Backpressure(cast("ConsumerGroup", cast("Any", group)), in_flight, 1_600, TaskMeter(ManualClock()))
     writer.sent.add(1_500)
     relief.step(threading.Event())
     assert not owner.holds
@@ -140,8 +140,8 @@ def test_room_for_large_records_is_kept_free_and_what_is_held_is_rolled_all_the_
     owner = SimpleNamespace(key=("t", 0), writer=writer, holds=set(), is_fetched=True)
     group = SimpleNamespace(assigned={owner.key: owner}, fetching=fetching)
     clock = ManualClock()
-    relief = Relief(
-        cast("Group", cast("Any", group)),
+    relief = Backpressure(
+        cast("ConsumerGroup", cast("Any", group)),
         in_flight,
         1_600,
         TaskMeter(clock),

@@ -15,13 +15,13 @@ from confluent_kafka import KafkaError, TopicPartition
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import Chaos, FaultyStore, Kind
-from keyfold_sink.group.assignment import Assigned, PauseReason
-from keyfold_sink.group.fetching import Fetching
+from keyfold_sink.group.assignment import AssignedPartition, PauseReason
+from keyfold_sink.group.fetching import PartitionFetching
 from keyfold_sink.kafka.source import TOMBSTONES_REASON
-from keyfold_sink.status import State
-from keyfold_sink.task.commands import Order, TaskOrders, Wanted
-from keyfold_sink.write.partition_health import Health
-from keyfold_sink.write.serial_queue import Lane, QueueRetry
+from keyfold_sink.status import RunState
+from keyfold_sink.task.commands import PendingCommands, TaskCommand, TaskCommands
+from keyfold_sink.write.partition_health import PartitionHealth
+from keyfold_sink.write.serial_queue import QueueRetry, SerialQueue
 from tests.support.fake_group import FakeConsumer, Key
 from tests.support.proof import read_segments
 from tests.support.sink_rig import T0, T1, MakeRig, Rig, rigs
@@ -44,13 +44,13 @@ def settle(rig: Rig) -> None:
 
 
 def test_of_pausing_and_resuming_the_last_word_counts_and_a_flush_is_taken_once() -> None:
-    orders = TaskOrders(threading.Event())
-    for order in (Order.PAUSE, Order.FLUSH, Order.FLUSH, Order.RESUME, Order.PAUSE):
+    orders = TaskCommands(threading.Event())
+    for order in (TaskCommand.PAUSE, TaskCommand.FLUSH, TaskCommand.FLUSH, TaskCommand.RESUME, TaskCommand.PAUSE):
         orders.give(order)
-    assert orders.take() == Wanted(pause=True, flush=True)
-    assert orders.take() == Wanted(pause=True, flush=False)
+    assert orders.take() == PendingCommands(pause=True, flush=True)
+    assert orders.take() == PendingCommands(pause=True, flush=False)
     assert not orders.stop.is_set()
-    orders.give(Order.STOP)
+    orders.give(TaskCommand.STOP)
     assert orders.stop.is_set()
 
 
@@ -59,17 +59,17 @@ def test_a_pause_commits_what_was_read_and_reads_no_more_until_it_is_taken_back(
     rig.kafka.produce(T0, range(10))
     rig.kafka.tell("on_assign", T0)
     rig.until(lambda: rig.kafka.fetched.get(T0) == 10)
-    rig.orders.give(Order.PAUSE)
-    rig.until(lambda: rig.next_offset() == 10 and rig.says(State.PAUSED))
+    rig.orders.give(TaskCommand.PAUSE)
+    rig.until(lambda: rig.next_offset() == 10 and rig.says(RunState.PAUSED))
     rig.kafka.produce(T0, range(10, 20))
     settle(rig)
     assert rig.kafka.handed_over[T0] == 10
     assert not rig.kafka.closed
     status = rig.status()
     assert status is not None
-    assert status.state is State.PAUSED
-    rig.orders.give(Order.RESUME)
-    rig.until(lambda: rig.says(State.RUNNING) and rig.kafka.handed_over[T0] == 20)
+    assert status.state is RunState.PAUSED
+    rig.orders.give(TaskCommand.RESUME)
+    rig.until(lambda: rig.says(RunState.RUNNING) and rig.kafka.handed_over[T0] == 20)
     rig.end()
     assert offsets(rig) == list(range(20))
 
@@ -78,10 +78,10 @@ def test_a_task_that_begins_paused_reads_nothing(make: MakeRig) -> None:
     rig = make(pause=True)
     rig.kafka.produce(T0, range(10))
     rig.kafka.tell("on_assign", T0)
-    rig.until(lambda: rig.runs() and rig.says(State.PAUSED))
+    rig.until(lambda: rig.runs() and rig.says(RunState.PAUSED))
     settle(rig)
     assert rig.kafka.handed_over[T0] == 0
-    rig.orders.give(Order.RESUME)
+    rig.orders.give(TaskCommand.RESUME)
     rig.until(lambda: rig.kafka.handed_over[T0] == 10)
 
 
@@ -90,13 +90,13 @@ def test_a_partition_that_comes_while_the_task_is_paused_is_claimed_and_not_read
     rig.kafka.produce(T1, range(5))
     rig.kafka.tell("on_assign", T0)
     rig.until(rig.runs)
-    rig.orders.give(Order.PAUSE)
-    rig.until(lambda: rig.says(State.PAUSED))
+    rig.orders.give(TaskCommand.PAUSE)
+    rig.until(lambda: rig.says(RunState.PAUSED))
     rig.kafka.tell("on_assign", T1)
     rig.until(lambda: rig.runs(T1))
     settle(rig)
     assert rig.kafka.handed_over[T1] == 0
-    rig.orders.give(Order.RESUME)
+    rig.orders.give(TaskCommand.RESUME)
     rig.until(lambda: rig.kafka.handed_over[T1] == 5)
 
 
@@ -106,16 +106,16 @@ def test_a_partition_that_is_set_back_while_the_task_is_paused_stays_unread(make
     rig.kafka.tell("on_assign", T0)
     rig.until(lambda: rig.kafka.group_offsets.get(T0) == 5)
     rig.log().claim_sink()
-    rig.orders.give(Order.PAUSE)
-    rig.until(lambda: rig.says(State.PAUSED))
+    rig.orders.give(TaskCommand.PAUSE)
+    rig.until(lambda: rig.says(RunState.PAUSED))
     before = rig.task._group.assigned[T0]
     rig.kafka.produce(T0, range(5, 9))
     before.writer.read_to(9)  # type: ignore[union-attr]
-    rig.orders.give(Order.FLUSH)
+    rig.orders.give(TaskCommand.FLUSH)
     rig.until(lambda: rig.task._group.assigned[T0] is not before and rig.runs())
     settle(rig)
     assert rig.kafka.handed_over[T0] == 5
-    rig.orders.give(Order.RESUME)
+    rig.orders.give(TaskCommand.RESUME)
     rig.until(lambda: rig.next_offset() == 9)
     rig.end()
     assert offsets(rig) == list(range(9))
@@ -127,7 +127,7 @@ def test_a_flush_commits_what_was_read_and_goes_on_reading(make: MakeRig) -> Non
     rig.kafka.produce(T1, range(3))
     rig.kafka.tell("on_assign", T0, T1)
     rig.until(lambda: rig.kafka.fetched.get(T0) == 10 and rig.kafka.fetched.get(T1) == 3)
-    rig.orders.give(Order.FLUSH)
+    rig.orders.give(TaskCommand.FLUSH)
     rig.until(lambda: rig.next_offset() == 10 and rig.next_offset(T1) == 3)
     rig.kafka.produce(T0, range(10, 12))
     rig.until(lambda: rig.kafka.handed_over[T0] == 12)
@@ -154,12 +154,12 @@ def paused_over(make: MakeRig, *, pause_ms: int, retention_ms: int, policy: str,
     rig.kafka.produce(T0, range(5))
     rig.kafka.tell("on_assign", T0)
     rig.until(lambda: rig.kafka.handed_over[T0] == 5)
-    rig.orders.give(Order.PAUSE)
+    rig.orders.give(TaskCommand.PAUSE)
     rig.until(lambda: rig.next_offset() == 5 and rig.kafka.paused == {T0})
     rig.kafka.hole(T0, 3)
     rig.kafka.produce(T0, range(8, 8 + tail))
     time.sleep(pause_ms / 1000)
-    rig.orders.give(Order.RESUME)
+    rig.orders.give(TaskCommand.RESUME)
     return rig
 
 
@@ -184,7 +184,7 @@ def test_a_hole_at_the_end_does_not_hide_that_a_pause_was_too_long(make: MakeRig
 
 def test_a_pause_that_was_too_long_fails_the_partition_where_gaps_do(make: MakeRig) -> None:
     rig = paused_over(make, pause_ms=60, retention_ms=50, policy="fail")
-    rig.until(lambda: rig.says(State.FAILED))
+    rig.until(lambda: rig.says(RunState.FAILED))
     status = rig.status()
     assert status is not None
     assert "delete.retention.ms" in status.error
@@ -208,12 +208,14 @@ class Two:
 
     def __init__(self, pool: ThreadPoolExecutor) -> None:
         self.kafka = FakeConsumer()
-        self.assigned: dict[Key, Assigned] = {}
-        self.fetching = Fetching(self.assigned, ManualClock())
+        self.assigned: dict[Key, AssignedPartition] = {}
+        self.fetching = PartitionFetching(self.assigned, ManualClock())
         self.fetching.use(self.kafka)
         for key in (T0, T1):
-            lane = Lane(pool, lambda _error: None)
-            owner = Assigned(key, lane, QueueRetry(lane, Random(0)), cast("Any", None), Health(ManualClock()))
+            lane = SerialQueue(pool, lambda _error: None)
+            owner = AssignedPartition(
+                key, lane, QueueRetry(lane, Random(0)), cast("Any", None), PartitionHealth(ManualClock())
+            )
             self.assigned[key] = owner
             self.fetching.begin(owner, TopicPartition(*key, 0))
 
@@ -275,10 +277,10 @@ def test_the_brake_holds_while_a_pause_comes_and_goes(make: MakeRig) -> None:
         rig.kafka.produce(T0, range(at, at + 4), Random(at).randbytes(256 * 1024))
         at += 4
         time.sleep(0.005)
-    rig.orders.give(Order.PAUSE)
-    rig.until(lambda: rig.says(State.PAUSED))
-    rig.orders.give(Order.RESUME)
-    rig.until(lambda: rig.says(State.RUNNING))
+    rig.orders.give(TaskCommand.PAUSE)
+    rig.until(lambda: rig.says(RunState.PAUSED))
+    rig.orders.give(TaskCommand.RESUME)
+    rig.until(lambda: rig.says(RunState.RUNNING))
     assert rig.kafka.paused == {T0}
     assert "buffer.memory" in rig.statuses[-1].trace
     store._chaos = None
@@ -301,13 +303,13 @@ def test_an_order_to_renew_looks_up_credentials_and_topics_anew_and_stops_nothin
     rig = make(wait=False, topics="", topics__regex="t|new")
     rig.task._renew = renewed.set
     rig.kafka.produce(T0, range(5))
-    rig.orders.give(Order.RENEW)
+    rig.orders.give(TaskCommand.RENEW)
     rig.until(lambda: rig.kafka.subscribed == [["t"]])
     rig.kafka.tell("on_assign", T0)
-    rig.until(lambda: rig.says(State.RUNNING))
+    rig.until(lambda: rig.says(RunState.RUNNING))
     renewed.clear()
     rig.kafka.produce(("new", 0), range(5))
-    rig.orders.give(Order.RENEW)  # by itself it would look in 15 s
+    rig.orders.give(TaskCommand.RENEW)  # by itself it would look in 15 s
     rig.until(lambda: rig.kafka.subscribed == [["t"], ["new", "t"]], 10)
     assert renewed.is_set()
-    assert rig.says(State.RUNNING)
+    assert rig.says(RunState.RUNNING)

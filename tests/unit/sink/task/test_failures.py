@@ -28,10 +28,10 @@ from keyfold.log.manifest import ReplicaState
 from keyfold.log.names import Place
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
-from keyfold_sink.group.error_scope import PositionLost, Verdict, verdict
+from keyfold_sink.group.error_scope import ErrorScope, PositionLost, verdict
 from keyfold_sink.kafka.source import SourceFacts, SourceForbidden, TopicForbidden, TopicGone
-from keyfold_sink.status import State
-from keyfold_sink.task.commands import Order
+from keyfold_sink.status import RunState
+from keyfold_sink.task.commands import TaskCommand
 from keyfold_sink.task.sink_task import ClientBroke, ClientFailed, PartitionsFailed
 from keyfold_sink.task.timings import TaskTimings
 from tests.support.fake_group import FakeSource, Key
@@ -48,25 +48,25 @@ def make() -> Iterator[MakeRig]:
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (Fenced("t", 0, "x"), Verdict.AGAIN),
-        (CommitUnknown("t", 0, "x"), Verdict.AGAIN),
-        (StoreUnavailable("k", "x"), Verdict.AGAIN),
-        (PositionLost("x"), Verdict.AGAIN),
-        (SourceError("t", 0, "x"), Verdict.PARTITION),
-        (ManifestLost("t", 0, "x"), Verdict.PARTITION),
-        (FirstCopyUnfinished("t", 0, "x"), Verdict.PARTITION),
-        (Corrupt("t", 0, "x"), Verdict.PARTITION),
-        (IsReplica("t", 0, "x", source="s3://log/topics"), Verdict.PARTITION),
-        (TopicGone("x"), Verdict.PARTITION),
-        (TopicForbidden("x"), Verdict.PARTITION),
-        (SourceForbidden("x"), Verdict.TASK),
-        (AccessDenied("k", "x"), Verdict.TASK),
-        (BucketMissing("k", "x"), Verdict.TASK),
-        (ConfigError("k", "x"), Verdict.TASK),
-        (ValueError("a defect"), Verdict.TASK),
+        (Fenced("t", 0, "x"), ErrorScope.AGAIN),
+        (CommitUnknown("t", 0, "x"), ErrorScope.AGAIN),
+        (StoreUnavailable("k", "x"), ErrorScope.AGAIN),
+        (PositionLost("x"), ErrorScope.AGAIN),
+        (SourceError("t", 0, "x"), ErrorScope.PARTITION),
+        (ManifestLost("t", 0, "x"), ErrorScope.PARTITION),
+        (FirstCopyUnfinished("t", 0, "x"), ErrorScope.PARTITION),
+        (Corrupt("t", 0, "x"), ErrorScope.PARTITION),
+        (IsReplica("t", 0, "x", source="s3://log/topics"), ErrorScope.PARTITION),
+        (TopicGone("x"), ErrorScope.PARTITION),
+        (TopicForbidden("x"), ErrorScope.PARTITION),
+        (SourceForbidden("x"), ErrorScope.TASK),
+        (AccessDenied("k", "x"), ErrorScope.TASK),
+        (BucketMissing("k", "x"), ErrorScope.TASK),
+        (ConfigError("k", "x"), ErrorScope.TASK),
+        (ValueError("a defect"), ErrorScope.TASK),
     ],
 )
-def test_an_error_reaches_as_far_as_what_is_wrong(error: BaseException, expected: Verdict) -> None:
+def test_an_error_reaches_as_far_as_what_is_wrong(error: BaseException, expected: ErrorScope) -> None:
     assert verdict(error) is expected
 
 
@@ -83,11 +83,11 @@ def test_one_partition_fails_and_the_others_go_on(make: MakeRig) -> None:
     rig.kafka.produce(T0, range(5))
     rig.kafka.produce(T1, range(5))
     rig.kafka.tell("on_assign", T0, T1)
-    rig.until(lambda: rig.says(State.FAILED) and rig.next_offset(T1) == 5)
+    rig.until(lambda: rig.says(RunState.FAILED) and rig.next_offset(T1) == 5)
     failed, other = rig.status(T0), rig.status(T1)
     assert failed is not None
     assert other is not None
-    assert (failed.state, other.state) == (State.FAILED, State.RUNNING)
+    assert (failed.state, other.state) == (RunState.FAILED, RunState.RUNNING)
     assert "t-0" in failed.error
     assert failed.error_ms > 0
     assert failed.error in rig.statuses[-1].trace
@@ -113,11 +113,11 @@ def test_a_log_that_becomes_a_replica_fails_its_partition_and_says_whose_it_is(m
     before = log.demote(promoted, name="log", source_url="s3://log-dr/topics").manifest
     rig.kafka.produce(T0, range(5, 10))
     rig.kafka.produce(T1, range(5, 10))
-    rig.until(lambda: rig.says(State.FAILED) and rig.next_offset(T1) == 10)
+    rig.until(lambda: rig.says(RunState.FAILED) and rig.next_offset(T1) == 10)
     failed, other = rig.status(T0), rig.status(T1)
     assert failed is not None
     assert other is not None
-    assert (failed.state, other.state) == (State.FAILED, State.RUNNING)
+    assert (failed.state, other.state) == (RunState.FAILED, RunState.RUNNING)
     assert "t-0: this log is the replica `log` of s3://log-dr/topics" in failed.error
     assert "write to the source" in failed.error
     assert failed.error in rig.statuses[-1].trace
@@ -131,9 +131,9 @@ def test_a_partition_that_has_failed_is_begun_anew_when_it_comes_again(make: Mak
     lose_manifest(rig, T0)
     rig.kafka.produce(T0, range(5))
     rig.kafka.tell("on_assign", T0)
-    rig.until(lambda: rig.says(State.FAILED))
+    rig.until(lambda: rig.says(RunState.FAILED))
     rig.kafka.tell("on_revoke", T0)
-    rig.until(lambda: rig.says(State.RUNNING))  # it has no partition, rightly
+    rig.until(lambda: rig.says(RunState.RUNNING))  # it has no partition, rightly
     rig.store.delete(Place("topics", *T0).key("00000000000000000000-00000001-s0000000000000000.avro"))
     rig.kafka.tell("on_assign", T0)
     rig.until(lambda: rig.next_offset() == 5 if rig.runs() else False)
@@ -147,7 +147,7 @@ def test_what_came_before_the_fault_is_committed(make: MakeRig) -> None:
     rig.until(lambda: rig.kafka.fetched.get(T0) == 5)
     owner = rig.task._group.assigned[T0]
     rig.kafka.inject(T0, KafkaError.TOPIC_AUTHORIZATION_FAILED)
-    rig.until(lambda: rig.says(State.FAILED) and rig.next_offset() == 5 and owner.lane.idle)
+    rig.until(lambda: rig.says(RunState.FAILED) and rig.next_offset() == 5 and owner.lane.idle)
     rig.heard()
     status = rig.status()
     assert status is not None
@@ -200,10 +200,10 @@ def test_a_topic_that_is_gone_fails_its_partitions_alone(make: MakeRig) -> None:
 
     source.facts = gone  # type: ignore[method-assign]
     rig.kafka.tell("on_assign", T0, T1)
-    rig.until(lambda: rig.says(State.FAILED) and rig.next_offset(T1) == 3)
+    rig.until(lambda: rig.says(RunState.FAILED) and rig.next_offset(T1) == 3)
     failed = rig.status(T0)
     assert failed is not None
-    assert failed.state is State.FAILED
+    assert failed.state is RunState.FAILED
 
 
 @pytest.mark.parametrize("code", [KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART])
@@ -220,7 +220,7 @@ def test_what_was_read_of_a_topic_that_is_deleted_is_in_the_log(make: MakeRig, c
     for name in ("facts", "topic_id", "settings"):
         setattr(rig.task._tools.source, name, gone)
     rig.kafka.inject(T0, code)
-    rig.until(lambda: rig.says(State.FAILED))
+    rig.until(lambda: rig.says(RunState.FAILED))
     assert rig.next_offset() == 5
     assert [record.offset for record in read_segments(rig.store, *T0)] == list(range(5))
 
@@ -235,7 +235,7 @@ def test_of_a_topic_that_is_deleted_no_segment_is_left_behind(make: MakeRig) -> 
     rig.task._tools.source.topic_id = gone  # type: ignore[method-assign]
     rig.kafka.produce(T0, range(12))
     rig.kafka.tell("on_assign", T0)
-    rig.until(lambda: rig.says(State.FAILED))
+    rig.until(lambda: rig.says(RunState.FAILED))
     owner = rig.task._group.assigned[T0]
     rig.until(lambda: owner.lane.idle)
     assert [record.offset for record in read_segments(rig.store, *T0)] == list(range(12))
@@ -264,7 +264,7 @@ def test_a_topic_that_is_deleted_while_nothing_is_written_fails_its_partitions(m
         raise TopicGone(f"{topic}: the topic is gone")
 
     reports_gone(rig).topic_id = gone  # type: ignore[method-assign]
-    rig.until(lambda: rig.says(State.FAILED), 60)
+    rig.until(lambda: rig.says(RunState.FAILED), 60)
     status = rig.status()
     assert status is not None
     assert "the topic is gone" in status.error
@@ -285,7 +285,7 @@ def test_a_topic_that_a_broker_does_not_know_for_a_moment_is_read_on(make: MakeR
     rig.until(lambda: len(asked) >= 5, 60)
     rig.kafka.produce(T0, range(5, 8))
     rig.until(lambda: rig.next_offset() == 8)
-    assert all(one.state is not State.FAILED for one in rig.statuses)
+    assert all(one.state is not RunState.FAILED for one in rig.statuses)
 
 
 def test_a_right_that_is_taken_away_while_nothing_is_written_fails_nothing(make: MakeRig) -> None:
@@ -303,13 +303,13 @@ def test_a_right_that_is_taken_away_while_nothing_is_written_fails_nothing(make:
     del source.topic_id
     rig.kafka.produce(T0, range(5, 8))
     rig.until(lambda: rig.next_offset() == 8)
-    assert all(one.state is not State.FAILED for one in rig.statuses)
+    assert all(one.state is not RunState.FAILED for one in rig.statuses)
 
 
 def test_a_topic_that_was_made_again_while_nothing_was_written_is_not_read_on(make: MakeRig) -> None:
     rig = make(segment__ms="100")
     reports_gone(rig).id = "another"
-    rig.until(lambda: rig.says(State.FAILED), 60)
+    rig.until(lambda: rig.says(RunState.FAILED), 60)
     status = rig.status()
     assert status is not None
     assert "created again" in status.error
@@ -334,7 +334,7 @@ def test_many_failures_are_named_by_a_few_and_counted(make: MakeRig) -> None:
         lose_manifest(rig, key)
     rig.kafka.tell("on_assign", *keys)
     rig.until(
-        lambda: rig.says(State.FAILED) and sum(p.state is State.FAILED for p in rig.statuses[-1].partitions) == 25
+        lambda: rig.says(RunState.FAILED) and sum(p.state is RunState.FAILED for p in rig.statuses[-1].partitions) == 25
     )
     trace = rig.statuses[-1].trace
     assert trace.startswith("25 partitions have failed")
@@ -354,7 +354,7 @@ def test_a_client_that_refuses_a_call_ends_the_task_for_good_only_when_it_says_s
     rig.kafka.pause = refuse  # type: ignore[method-assign,assignment]
     rig.kafka.tell("on_assign", T0)
     rig.until(rig.runs)
-    rig.orders.give(Order.PAUSE)
+    rig.orders.give(TaskCommand.PAUSE)
     deadline_s = time.monotonic() + 60
     while rig.error is None and time.monotonic() < deadline_s:
         time.sleep(0.005)
@@ -398,6 +398,6 @@ def test_no_right_to_commit_the_offsets_of_one_topic_fails_its_partitions_alone(
         KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED) if offset.partition == 0 else None
     )
     rig.kafka.tell("on_assign", T0, T1)
-    rig.until(lambda: rig.says(State.FAILED) and rig.runs(T1))
+    rig.until(lambda: rig.says(RunState.FAILED) and rig.runs(T1))
     assert rig.statuses[-1].trace.startswith("t-0: ")
-    rig.until(lambda: (status := rig.status()) is not None and status.state is State.FAILED)
+    rig.until(lambda: (status := rig.status()) is not None and status.state is RunState.FAILED)

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from keyfold.errors import AccessDenied, UploadLost
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind
-from keyfold_sink.task.commands import Order
+from keyfold_sink.task.commands import TaskCommand
 from keyfold_sink.task.sink_task import NotFlushed, ShutdownTimeout
 from tests.support.proof import wait_for
 from tests.support.sink_rig import T0, T1, MakeRig, Rig, rigs
@@ -45,7 +45,7 @@ def test_a_task_that_fails_says_why_before_it_says_what_is_not_committed(make: M
     read_five(rig)
     refuse_commits(rig, error := AccessDenied("partition=0/x", "no right to write"))
     with capture_logs() as logs:
-        rig.orders.give(Order.FLUSH)
+        rig.orders.give(TaskCommand.FLUSH)
         wait_for(lambda: rig.error is not None, 60, "the task ends")
     assert rig.error is error
     told = [(entry["event"], entry.get("error", "")) for entry in logs if entry["log_level"] in {"warning", "error"}]

@@ -7,8 +7,8 @@ from rich.console import Console
 
 from keyfold.runtime.clock import ManualClock
 from keyfold_sink.config.rolling import RollReason
-from keyfold_sink.progress import Progress
-from keyfold_sink.status import PartitionStatus, State, TaskStatus
+from keyfold_sink.progress import SinkProgress
+from keyfold_sink.status import PartitionStatus, RunState, TaskStatus
 from keyfold_sink.write.partition import Committed
 
 RECORDS = "keyfold_sink_records_committed_total"
@@ -17,25 +17,25 @@ BYTES = "keyfold_sink_object_bytes_written_total|segment"
 
 
 def task(number: int, pid: int, records: int, segments: int, size_bytes: int) -> TaskStatus:
-    parts = (PartitionStatus("users", number, State.RUNNING),)
+    parts = (PartitionStatus("users", number, RunState.RUNNING),)
     values = {RECORDS: records, SEGMENTS: segments, BYTES: size_bytes}
-    return TaskStatus(number, State.RUNNING, pid=pid, partitions=parts, values=values)
+    return TaskStatus(number, RunState.RUNNING, pid=pid, partitions=parts, values=values)
 
 
 def test_reports_of_several_tasks_add_up_and_a_task_that_was_replaced_goes_on() -> None:
     clock = ManualClock()
-    progress = Progress("users", clock)
+    progress = SinkProgress("users", clock)
     clock.advance(10_000)
     progress.reported([task(0, 10, 100, 1, 1_000_000), task(1, 11, 50, 1, 500_000)])
     progress.reported([task(0, 10, 100, 1, 1_000_000), task(1, 11, 70, 2, 600_000)])
-    progress.reported([TaskStatus(0, State.RESTARTING), task(1, 11, 70, 2, 600_000)])
+    progress.reported([TaskStatus(0, RunState.RESTARTING), task(1, 11, 70, 2, 600_000)])
     progress.reported([task(0, 12, 30, 1, 400_000)])
     assert str(progress._line()) == "users: 200 records in 4 segments, 2.0 MB, 2 partitions, 20/s"
 
 
 def test_commits_of_one_task_add_up() -> None:
     clock = ManualClock()
-    progress = Progress("users", clock)
+    progress = SinkProgress("users", clock)
     clock.advance(1000)
     for partition in (0, 1):
         progress.committed(Committed(("users", partition), 10, 10, 1_500_000, RollReason.TIME))
@@ -44,7 +44,7 @@ def test_commits_of_one_task_add_up() -> None:
 
 
 def test_at_a_terminal_the_line_changes_and_what_is_said_stands_above(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = Progress("users", ManualClock())
+    progress = SinkProgress("users", ManualClock())
     progress._console = Console(stderr=True, force_terminal=True, width=100)
     progress._live.console = progress._console
     with progress:

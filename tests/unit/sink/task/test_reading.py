@@ -7,10 +7,10 @@ from typing import Any, cast
 from keyfold.runtime.clock import ManualClock
 from keyfold_sink.config.memory_plan import LARGEST_BATCH, plan_memory
 from keyfold_sink.config.options import GapPolicy
-from keyfold_sink.group.group import Group
+from keyfold_sink.group.group import ConsumerGroup
 from keyfold_sink.metrics.meter import TaskMeter
-from keyfold_sink.task.reading import Reading
-from keyfold_sink.validate.record_validation import Intake
+from keyfold_sink.task.reading import BatchReader
+from keyfold_sink.validate.record_validation import RecordValidation
 
 MIB = 1024 * 1024
 SMALL, LARGE = b"x" * 100, b"x" * (20 * MIB)
@@ -37,13 +37,13 @@ class Read:
         return len(self.value)
 
 
-def reading(monkeypatch: Any) -> Reading:
+def reading(monkeypatch: Any) -> BatchReader:
     monkeypatch.setattr("keyfold_sink.task.reading.slices", lambda _messages: iter(()))
-    group = cast("Group", cast("Any", Nobody))
-    return Reading(group, GapPolicy.FAIL, cast("Intake", None), TaskMeter(ManualClock()))
+    group = cast("ConsumerGroup", cast("Any", Nobody))
+    return BatchReader(group, GapPolicy.FAIL, cast("RecordValidation", None), TaskMeter(ManualClock()))
 
 
-def take(found: Reading, *values: bytes) -> int:
+def take(found: BatchReader, *values: bytes) -> int:
     """Hand over a batch; how many records the next one is to have."""
     found.take(cast("Any", [Read(value) for value in values]))
     return plan_memory(128 * MIB).batch_records(found.expected_record_bytes)

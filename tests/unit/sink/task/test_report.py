@@ -17,11 +17,11 @@ from keyfold.store.api import ObjectStore
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import Chaos, FaultyStore, Kind
 from keyfold_sink.group import group
-from keyfold_sink.group.client_errors import Troubles
-from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus, dump, load_task, standstill
-from keyfold_sink.task.report import Voice
+from keyfold_sink.group.client_errors import ClientErrors
+from keyfold_sink.status import UNKNOWN, PartitionStatus, RunState, TaskStatus, dump, load_task, standstill
+from keyfold_sink.task.report import StatusReporter
 from keyfold_sink.task.timings import TaskTimings
-from keyfold_sink.write.partition_health import Health
+from keyfold_sink.write.partition_health import PartitionHealth
 from tests.support.clocks import BOTH_WAYS, SkewedClock
 from tests.support.sink_rig import T0, T1, MakeRig, rigs
 
@@ -40,9 +40,9 @@ def away(store: FaultyStore) -> None:
 
 def test_a_task_is_unassigned_until_the_group_has_given_it_something(make: MakeRig) -> None:
     rig = make()
-    rig.until(lambda: rig.says(State.UNASSIGNED))
+    rig.until(lambda: rig.says(RunState.UNASSIGNED))
     rig.kafka.tell("on_assign")
-    rig.until(lambda: rig.says(State.RUNNING))
+    rig.until(lambda: rig.says(RunState.RUNNING))
     assert rig.statuses[-1].partitions == ()
 
 
@@ -54,12 +54,12 @@ def test_a_task_whose_partitions_cannot_be_claimed_yet_is_not_running_and_says_w
     rig.until(lambda: (status := rig.status()) is not None and status.error != "")
     status = rig.status()
     assert status is not None
-    assert rig.statuses[-1].state is State.UNASSIGNED
-    assert status.state is State.UNASSIGNED
+    assert rig.statuses[-1].state is RunState.UNASSIGNED
+    assert status.state is RunState.UNASSIGNED
     assert 0 < status.blocked_ms <= status.error_ms
     assert status.next_offset == status.position == UNKNOWN
     store._chaos = None
-    rig.until(lambda: rig.says(State.RUNNING))
+    rig.until(lambda: rig.says(RunState.RUNNING))
     rig.heard()
     status = rig.status()
     assert status is not None
@@ -75,7 +75,7 @@ def test_a_partition_is_blocked_no_later_than_its_first_error() -> None:
             self.advance(1)
             return super().now_ms()
 
-    health = Health(TickingClock())
+    health = PartitionHealth(TickingClock())
     health.failed("the store is away")
     assert 0 < health.blocked_ms <= health.error_ms
 
@@ -85,17 +85,17 @@ def test_membership_that_is_not_confirmed_is_said(make: MakeRig) -> None:
     rig.kafka.refuse = lambda offset: KafkaError(KafkaError.REBALANCE_IN_PROGRESS) if offset.metadata else None
     rig.kafka.tell("on_assign", T0)
     rig.until(lambda: (status := rig.status()) is not None and "membership" in status.error)
-    assert rig.says(State.UNASSIGNED)
+    assert rig.says(RunState.UNASSIGNED)
 
 
 def test_a_member_that_was_thrown_out_is_not_running(make: MakeRig) -> None:
     rig = make()
     rig.kafka.tell("on_assign", T0)
-    rig.until(lambda: rig.says(State.RUNNING))
+    rig.until(lambda: rig.says(RunState.RUNNING))
     rig.kafka.tell("on_lost", T0)
-    rig.until(lambda: rig.says(State.UNASSIGNED))
+    rig.until(lambda: rig.says(RunState.UNASSIGNED))
     rig.kafka.tell("on_assign", T0)
-    rig.until(lambda: rig.says(State.RUNNING))
+    rig.until(lambda: rig.says(RunState.RUNNING))
 
 
 def test_idle_and_blocked_are_told_apart(make: MakeRig) -> None:
@@ -108,7 +108,7 @@ def test_idle_and_blocked_are_told_apart(make: MakeRig) -> None:
     idle = rig.status()
     assert idle is not None
     assert (idle.state, idle.lag_records, idle.oldest_record_ms, idle.blocked_ms) == (
-        State.RUNNING,
+        RunState.RUNNING,
         0,
         UNKNOWN,
         UNKNOWN,
@@ -120,7 +120,7 @@ def test_idle_and_blocked_are_told_apart(make: MakeRig) -> None:
     rig.heard()
     blocked = rig.status()
     assert blocked is not None
-    assert blocked.state is State.RUNNING
+    assert blocked.state is RunState.RUNNING
     assert (blocked.next_offset, blocked.position, blocked.end_offset) == (1005, 1010, 1010)
     assert blocked.lag_records == 5
     assert blocked.oldest_record_ms == 1005  # the fake's timestamps are its offsets
@@ -151,7 +151,7 @@ def test_a_topic_that_does_not_exist_is_named_in_the_trace(make: MakeRig) -> Non
     rig = make()
     rig.kafka.tell("on_assign")
     rig.kafka.inject(("misspelt", 0), KafkaError.UNKNOWN_TOPIC_OR_PART)
-    rig.until(lambda: rig.says(State.RUNNING) and rig.statuses[-1].trace != "")
+    rig.until(lambda: rig.says(RunState.RUNNING) and rig.statuses[-1].trace != "")
 
 
 def test_a_task_that_is_shut_down_reports_while_it_flushes(make: MakeRig) -> None:
@@ -203,9 +203,9 @@ def test_two_thousand_partitions_are_reported_in_a_moment(make: MakeRig) -> None
 
 def test_a_voice_says_who_it_is_and_what_was_counted() -> None:
     said: list[TaskStatus] = []
-    voice = Voice(3, SystemClock(), said.append, lambda: {"records": 5.0})
+    voice = StatusReporter(3, SystemClock(), said.append, lambda: {"records": 5.0})
     assert voice.is_due()
-    voice.say(State.UNASSIGNED, "waiting")
+    voice.say(RunState.UNASSIGNED, "waiting")
     assert not voice.is_due()
     assert (said[0].number, said[0].trace, said[0].values) == (3, "waiting", {"records": 5.0})
     assert said[0].pid > 0
@@ -214,7 +214,7 @@ def test_a_voice_says_who_it_is_and_what_was_counted() -> None:
 
 def test_health_counts_from_the_first_failure_to_the_first_success() -> None:
     clock = ManualClock()
-    health = Health(clock)
+    health = PartitionHealth(clock)
     health.failed("first")
     began_ms = clock.now_ms()
     clock.advance(500)
@@ -229,27 +229,27 @@ def test_a_clock_that_jumps_makes_nothing_blocked_for_longer_or_shorter(by_ms: i
     """Else a partition that stands still looks well for an hour, or one that has just met an error like a stall."""
     base = ManualClock()
     clock = SkewedClock(base)
-    health = Health(clock)
+    health = PartitionHealth(clock)
     health.failed("away")
     base.advance(70_000)
     before_ms = health.blocked_ms
     clock.jump(by_ms)
     assert clock.now_ms() - health.blocked_ms == 70_000
     assert health.blocked_ms == before_ms + by_ms
-    status = TaskStatus(0, State.RUNNING, partitions=(blocked_partition(health.blocked_ms),))
+    status = TaskStatus(0, RunState.RUNNING, partitions=(blocked_partition(health.blocked_ms),))
     assert standstill(status, clock.now_ms()) == ("t-0 has made no progress for 70 s: away", False)
 
 
 def blocked_partition(blocked_ms: int) -> PartitionStatus:
     return PartitionStatus(
-        "t", 0, State.RUNNING, next_offset=1, end_offset=9, error="away", error_ms=1, blocked_ms=blocked_ms
+        "t", 0, RunState.RUNNING, next_offset=1, end_offset=9, error="away", error_ms=1, blocked_ms=blocked_ms
     )
 
 
 def test_a_clock_that_is_slewed_does_not_make_a_new_time_at_each_look() -> None:
     """A worker writes a status that differs into the bucket: some milliseconds are no difference."""
     clock = SkewedClock.manual()
-    health = Health(clock)
+    health = PartitionHealth(clock)
     health.failed("away")
     before_ms = health.blocked_ms
     clock.jump(300)
@@ -259,17 +259,17 @@ def test_a_clock_that_is_slewed_does_not_make_a_new_time_at_each_look() -> None:
 def test_a_client_that_reaches_no_broker_says_so_until_records_arrive(make: MakeRig) -> None:
     rig = make()
     rig.kafka.tell("on_assign", T0)
-    rig.until(lambda: rig.says(State.RUNNING))
+    rig.until(lambda: rig.says(RunState.RUNNING))
     rig.kafka.say(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down")
     rig.until(lambda: "brokers are down" in rig.statuses[-1].trace)
-    assert rig.says(State.RUNNING)
+    assert rig.says(RunState.RUNNING)
     rig.kafka.produce(T0, range(3))
     rig.until(lambda: rig.statuses[-1].trace == "")
 
 
 def test_what_the_client_says_of_itself_holds_for_a_while_and_of_a_topic_until_it_is_there() -> None:
     clock = ManualClock()
-    troubles = Troubles(clock)
+    troubles = ClientErrors(clock)
     troubles.note(KafkaError(KafkaError._ALL_BROKERS_DOWN))
     troubles.note(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), "misspelt")
     assert len(troubles.words()) == 2

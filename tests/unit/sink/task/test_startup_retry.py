@@ -11,17 +11,17 @@ import pytest
 
 from keyfold.errors import AccessDenied, StoreUnavailable
 from keyfold.runtime.clock import SystemClock
-from keyfold_sink.status import State, TaskStatus
-from keyfold_sink.task.report import Voice
-from keyfold_sink.task.startup_retry import Persistence, Stopped
+from keyfold_sink.status import RunState, TaskStatus
+from keyfold_sink.task.report import StatusReporter
+from keyfold_sink.task.startup_retry import StartupRetry, StoppedAtStartup
 
 
 class Asking:
     def __init__(self) -> None:
         self.stop = threading.Event()
         self.said: list[TaskStatus] = []
-        voice = Voice(0, SystemClock(), self.said.append, interval_s=0.02)
-        self.persist = Persistence(self.stop, voice, SystemClock(), Random(1))
+        voice = StatusReporter(0, SystemClock(), self.said.append, interval_s=0.02)
+        self.persist = StartupRetry(self.stop, voice, SystemClock(), Random(1))
         self.let_go = threading.Event()
 
     def hang(self) -> str:
@@ -53,13 +53,13 @@ def test_what_is_not_answered_is_asked_again_and_said(asking: Asking) -> None:
         return answer
 
     assert asking.persist(call) == "here"
-    assert [status.state for status in asking.said] == [State.UNASSIGNED] * len(asking.said)
+    assert [status.state for status in asking.said] == [RunState.UNASSIGNED] * len(asking.said)
     assert "away" in asking.said[-1].trace
 
 
 def test_a_request_that_hangs_holds_up_neither_the_signs_of_life_nor_the_order_to_stop(asking: Asking) -> None:
     threading.Timer(0.6, asking.stop.set).start()
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedAtStartup):
         asking.persist(asking.hang)
     assert len(asking.said) >= 3
 
@@ -76,5 +76,5 @@ def test_a_stop_between_two_tries_ends_the_asking(asking: Asking) -> None:
         asking.stop.set()
         raise StoreUnavailable("k", "away")
 
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedAtStartup):
         asking.persist(call)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.config.registry_settings import parse_registry
-from keyfold_sink.validate.convert.api import SchemasPending, Stage
+from keyfold_sink.validate.convert.api import ConnectStage, SchemasPending
 from keyfold_sink.validate.convert.registry import ConfluentRegistry
 from tests.support.avro_cases import encode, framed, schemas, values
 from tests.support.avro_checks import ALICE, USER, causes, judged, names, opened, wait
@@ -82,7 +82,7 @@ def test_each_way_to_fail_has_its_cause() -> None:
         ]
         found = judged(checks, batch(column))
         assert {(r.stage, r.converter) for r in found} == {
-            (Stage.VALUE_CONVERTER, "io.confluent.connect.avro.AvroConverter")
+            (ConnectStage.VALUE_CONVERTER, "io.confluent.connect.avro.AvroConverter")
         }
         assert "schema 999" in found[4].message
         assert "PROTOBUF" in found[6].message
@@ -100,7 +100,7 @@ def test_keys_and_values_share_a_registry_and_are_asked_for_together() -> None:
         wait(checks)
         assert len(registry.requests) == 2
         found = judged(checks, columns)
-        assert [(r.index, r.stage) for r in found] == [(1, Stage.KEY_CONVERTER)]
+        assert [(r.index, r.stage) for r in found] == [(1, ConnectStage.KEY_CONVERTER)]
 
 
 def test_references_are_kept_in_one_piece_with_what_refers_to_them() -> None:

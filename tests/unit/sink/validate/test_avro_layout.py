@@ -10,8 +10,8 @@ from fastavro import parse_schema, schemaless_reader
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyfold_sink.validate.convert.avro_layout import BadData, compile_check
-from keyfold_sink.validate.convert.avro_schema import SchemaUnusable
+from keyfold_sink.validate.convert.avro_layout import AvroDataInvalid, compile_check
+from keyfold_sink.validate.convert.avro_schema import AvroSchemaInvalid
 from tests.support.avro_cases import encode, has_empty_items, schemas, values
 from tests.support.convert_cases import BAD, GOOD
 
@@ -19,7 +19,7 @@ from tests.support.convert_cases import BAD, GOOD
 def accepts(schema: Any, data: bytes) -> bool:
     try:
         return compile_check(schema)(data, 0) == len(data)
-    except (BadData, IndexError, UnicodeDecodeError, RecursionError):
+    except (AvroDataInvalid, IndexError, UnicodeDecodeError, RecursionError):
         return False
 
 
@@ -80,7 +80,7 @@ def test_bad_data(schema: Any, data: bytes) -> None:
     ],
 )
 def test_what_is_no_schema(schema: Any) -> None:
-    with pytest.raises(SchemaUnusable):
+    with pytest.raises(AvroSchemaInvalid):
         compile_check(schema)
 
 

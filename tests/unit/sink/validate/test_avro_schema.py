@@ -10,7 +10,7 @@ import pytest
 from fastavro import parse_schema, schemaless_reader
 
 from keyfold_sink.validate.convert.avro_layout import compile_check
-from keyfold_sink.validate.convert.avro_schema import SchemaUnusable, stand_alone
+from keyfold_sink.validate.convert.avro_schema import AvroSchemaInvalid, stand_alone
 from keyfold_sink.validate.convert.registry_api import RegisteredSchema
 from keyfold_sink.validate.convert.schemas import read_schema
 
@@ -118,7 +118,7 @@ def test_docs_defaults_and_logical_types_are_kept() -> None:
     ],
 )
 def test_names_that_nobody_defines(schema: Any, referenced: list[Any]) -> None:
-    with pytest.raises(SchemaUnusable):
+    with pytest.raises(AvroSchemaInvalid):
         stand_alone(schema, referenced)
 
 
@@ -137,5 +137,5 @@ def test_a_primitives_bare_name_is_kept_as_json(text: str) -> None:
     "text", ["", "{", "[1]", "null and void", '{"type":"enum","name":"E","symbols":3}', "[" * 5000]
 )
 def test_what_is_no_schema_is_unusable(text: str) -> None:
-    with pytest.raises(SchemaUnusable):
+    with pytest.raises(AvroSchemaInvalid):
         read_schema(RegisteredSchema("AVRO", text))

@@ -14,9 +14,9 @@ from keyfold.log.manifest import Gap
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind, SimulatedCrash
 from keyfold_sink.group.assignment import PauseReason
-from keyfold_sink.validate.convert.api import Stage
-from keyfold_sink.validate.dead_letter import Failure, Sender, letter
-from keyfold_sink.validate.dead_letter_topic import LetterRefused
+from keyfold_sink.validate.convert.api import ConnectStage
+from keyfold_sink.validate.dead_letter import DeadLetterOrigin, InvalidRecord, letter
+from keyfold_sink.validate.dead_letter_topic import DeadLetterRefused
 from tests.support.sink_desk import CONVERTER, PLACE, Desk, FakeChecks, FakeTopic, MakeDesk, desks, message
 
 
@@ -26,19 +26,19 @@ def make() -> Iterator[MakeDesk]:
         yield build
 
 
-def failure(**changes: Any) -> Failure:
+def failure(**changes: Any) -> InvalidRecord:
     given: dict[str, Any] = {
         "offset": 42,
         "timestamp": 7,
         "key": b"\xff",
         "value": b"\x00",
         "headers": [("a", b"1"), ("a", None)],
-        "stage": Stage.VALUE_CONVERTER,
+        "stage": ConnectStage.VALUE_CONVERTER,
         "converter": CONVERTER,
         "cause": "not JSON",
         "message": "not JSON: \udcff",
     }
-    return Failure(**(given | changes))
+    return InvalidRecord(**(given | changes))
 
 
 def wait_until(desk: Desk, offset: int) -> None:
@@ -47,7 +47,7 @@ def wait_until(desk: Desk, offset: int) -> None:
 
 
 def test_a_letter_is_the_record_with_connects_headers_behind_its_own() -> None:
-    made = letter(("t", 3), failure(), Sender("sink", 5, context=True))
+    made = letter(("t", 3), failure(), DeadLetterOrigin("sink", 5, context=True))
     assert (made.offset, made.timestamp, made.key, made.value) == (42, 7, b"\xff", b"\x00")
     exception = b"org.apache.kafka.connect.errors.DataException"
     assert made.headers == [
@@ -67,13 +67,13 @@ def test_a_letter_is_the_record_with_connects_headers_behind_its_own() -> None:
 
 
 def test_without_context_a_letter_is_the_record_alone() -> None:
-    assert letter(("t", 3), failure(), Sender("sink", 5, context=False)).headers == [("a", b"1"), ("a", None)]
+    assert letter(("t", 3), failure(), DeadLetterOrigin("sink", 5, context=False)).headers == [("a", b"1"), ("a", None)]
 
 
 def test_a_header_that_the_record_has_already_is_not_written_again() -> None:
     """A letter that was read from another dead letter topic keeps where it came from first, as in Connect."""
     old = [("__connect.errors.topic", b"first"), ("__connect.errors.offset", b"1")]
-    headers = letter(("t", 3), failure(headers=old), Sender("sink", 5, context=True)).headers
+    headers = letter(("t", 3), failure(headers=old), DeadLetterOrigin("sink", 5, context=True)).headers
     assert headers[:2] == old
     assert [name for name, _ in headers].count("__connect.errors.topic") == 1
     assert ("__connect.errors.partition", b"3") in headers
@@ -119,7 +119,7 @@ def test_a_letter_that_kafka_refuses_fails_the_partition_and_passes_nothing(
     desk.values(0, b"a", b"!x", b"b")
     assert desk.commit().next_offset == 0
     (crash,) = desk.crashes
-    assert isinstance(crash, LetterRefused)
+    assert isinstance(crash, DeadLetterRefused)
     assert isinstance(crash, LogError)
     assert not crash.retriable
     assert "offset 1" in str(crash)
@@ -205,7 +205,7 @@ def test_a_password_that_is_refused_for_long_enough_ends_the_waiting(make: MakeD
         desk.intake.step()
     assert desk.commit().next_offset == 0
     (crash,) = desk.crashes
-    assert isinstance(crash, LetterRefused)
+    assert isinstance(crash, DeadLetterRefused)
     assert "wrong password" in str(crash)
     assert desk.in_flight.size_bytes == 0
 

@@ -33,7 +33,9 @@ def test_every_cause_is_explained() -> None:
     code = "".join(path.read_text() for path in (ROOT / "sink/keyfold_sink/validate/convert").glob("*.py"))
     tables = re.findall(r"\| cause \| what it is \|\n(.*?)\n\n", PAGE, re.DOTALL)
     explained = {cause for table in tables for cause in re.findall(r"^\| `(.*?)` \|", table, re.MULTILINE)}
-    given = set(re.findall(r'(?:Failure\(index, |Refused\(|NotFramed\(\s*|        return )"([a-zA-Z -]+)", ', code))
+    given = set(
+        re.findall(r'(?:ColumnFailure\(index, |RefusedSchema\(|NotFramed\(\s*|        return )"([a-zA-Z -]+)", ', code)
+    )
     assert len(explained) == 12
     assert given - {"wrong size", "not UTF-8"} == explained
 

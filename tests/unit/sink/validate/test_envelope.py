@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyfold.errors import ConfigError
-from keyfold_sink.validate.convert.connect_schema import Misfit, SchemaInvalid, compile_fit
+from keyfold_sink.validate.convert.connect_schema import EnvelopeMismatch, SchemaInvalid, compile_fit
 from keyfold_sink.validate.convert.json_check import EnvelopeCheck
 from tests.support.columns import batch
 from tests.support.convert_cases import (
@@ -62,7 +62,7 @@ def test_what_fits(schema: Any, payload: Any) -> None:
 @pytest.mark.parametrize(("schema", "payload"), MISFITS)
 def test_what_does_not_fit(schema: Any, payload: Any) -> None:
     assert rejected(CLASS, envelope(schema, payload)) == [(0, "payload does not fit")]
-    with pytest.raises(Misfit):
+    with pytest.raises(EnvelopeMismatch):
         compile_fit(schema)(payload)
 
 
@@ -183,6 +183,6 @@ def test_the_short_cut_answers_as_the_long_way_does(pairs: list[tuple[Any, Any]]
         values.append(json.dumps({"schema": schema, "payload": payload}, separators=(",", ":")).encode())
         try:
             compile_fit(schema)(json.loads(values[-1])["payload"])
-        except Misfit:
+        except EnvelopeMismatch:
             expected.append(len(values) - 1)
     assert [index for index, _ in rejected(CLASS, *values)] == expected

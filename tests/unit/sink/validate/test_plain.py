@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from keyfold_sink.validate.convert.api import Rejected, Stage
+from keyfold_sink.validate.convert.api import ConnectStage, Rejected
 from tests.support.columns import batch
 from tests.support.convert_cases import JSON_CASES, NUMBERS, checks, passes, rejected
 
@@ -146,10 +146,10 @@ def test_a_record_fails_by_the_first_part_that_does() -> None:
         ),
     )
     assert [(r.index, r.stage, r.converter.rpartition(".")[2]) for r in found] == [
-        (0, Stage.KEY_CONVERTER, "StringConverter"),
-        (1, Stage.KEY_CONVERTER, "StringConverter"),
-        (2, Stage.VALUE_CONVERTER, "JsonConverter"),
-        (3, Stage.HEADER_CONVERTER, "StringConverter"),
+        (0, ConnectStage.KEY_CONVERTER, "StringConverter"),
+        (1, ConnectStage.KEY_CONVERTER, "StringConverter"),
+        (2, ConnectStage.VALUE_CONVERTER, "JsonConverter"),
+        (3, ConnectStage.HEADER_CONVERTER, "StringConverter"),
     ]
     assert "'b'" in found[3].message
     assert isinstance(found[0], Rejected)

@@ -15,11 +15,11 @@ from keyfold.runtime.clock import ManualClock, SystemClock
 from keyfold.store.api import PutMode, PutResult
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.config.options import SinkOptions
-from keyfold_sink.group.error_scope import Verdict, verdict
-from keyfold_sink.status import State
+from keyfold_sink.group.error_scope import ErrorScope, verdict
+from keyfold_sink.status import RunState
 from keyfold_sink.validate.convert.api import Checks
 from keyfold_sink.validate.convert.checks import checks_of
-from keyfold_sink.validate.convert.kept import KeptSchemas
+from keyfold_sink.validate.convert.kept import SchemaArchiveWriter
 from keyfold_sink.validate.convert.registry_api import (
     AVRO,
     RegisteredSchema,
@@ -28,7 +28,14 @@ from keyfold_sink.validate.convert.registry_api import (
     SchemaKey,
     SchemaUnknown,
 )
-from keyfold_sink.validate.convert.schemas import Known, Persistence, Refused, Schemas, _Outage, persistence
+from keyfold_sink.validate.convert.schemas import (
+    KnownSchema,
+    RefusedSchema,
+    RegistryRetry,
+    Schemas,
+    _Outage,
+    persistence,
+)
 from tests.support.avro_checks import QUICK
 from tests.support.sink_rig import T0, MakeRig, rigs
 
@@ -61,11 +68,11 @@ class AwayRegistry:
 def schemas(registry: AwayRegistry, give_up_after_s: float | None, store: MemoryStore | None = None) -> Schemas:
     return Schemas(
         registry,
-        KeptSchemas(store or MemoryStore(), "topics"),
+        SchemaArchiveWriter(store or MemoryStore(), "topics"),
         clock=SystemClock(),
         random=Random(1),
         cache_size=100,
-        persistence=Persistence(DELAYS, give_up_after_s),
+        persistence=RegistryRetry(DELAYS, give_up_after_s),
         timings=QUICK,
     )
 
@@ -82,21 +89,21 @@ def wait(opened: Schemas, within_s: float = 10) -> bool:
 
 def test_what_the_keys_say() -> None:
     options = SinkOptions.parse(MINIMAL)
-    assert persistence(options.errors_retry_timeout_ms, options.errors_retry_delay_max_ms) == Persistence()
-    assert persistence(-1, 60_000) == Persistence(Backoff(100, 60_000), None)
-    assert persistence(300_000, 20) == Persistence(Backoff(20, 20), 300.0)
-    assert persistence(0, 0) == Persistence(Backoff(1, 1), 0.0)
+    assert persistence(options.errors_retry_timeout_ms, options.errors_retry_delay_max_ms) == RegistryRetry()
+    assert persistence(-1, 60_000) == RegistryRetry(Backoff(100, 60_000), None)
+    assert persistence(300_000, 20) == RegistryRetry(Backoff(20, 20), 300.0)
+    assert persistence(0, 0) == RegistryRetry(Backoff(1, 1), 0.0)
 
 
 def test_by_default_a_registry_is_waited_for_for_ever() -> None:
     registry = AwayRegistry()
-    opened = schemas(registry, Persistence().give_up_after_s)
+    opened = schemas(registry, RegistryRetry().give_up_after_s)
     opened.ask([1])
     assert not wait(opened, 0.3)
     assert registry.asked > 5
     registry.is_away = False
     assert wait(opened)
-    assert isinstance(opened.look(1), Known)
+    assert isinstance(opened.look(1), KnownSchema)
     opened.close()
 
 
@@ -110,7 +117,7 @@ def test_a_registry_that_is_away_for_too_long_is_given_up_and_no_record_is_to_bl
     with pytest.raises(RegistryGivenUp, match=r"does not answer; .*errors\.retry\.timeout") as given_up:
         opened.look(1)
     assert not given_up.value.retriable
-    assert verdict(given_up.value) is Verdict.PARTITION
+    assert verdict(given_up.value) is ErrorScope.PARTITION
     asked = registry.asked
     opened.ask([2])  # another partition's: it does not wait as long once more
     assert wait(opened, 0.15)
@@ -120,7 +127,7 @@ def test_a_registry_that_is_away_for_too_long_is_given_up_and_no_record_is_to_bl
     registry.is_away = False
     opened.ask([1, 2])
     assert wait(opened)
-    assert isinstance(opened.look(1), Known)
+    assert isinstance(opened.look(1), KnownSchema)
     opened.close()
 
 
@@ -145,8 +152,8 @@ def test_an_answer_ends_an_outage(key: int) -> None:
         registry.is_away = False
         opened.ask([key])
         assert wait(opened)
-        assert isinstance(opened.look(other), Known)
-    assert isinstance(opened.look(key), Known if key == 1 else Refused)
+        assert isinstance(opened.look(other), KnownSchema)
+    assert isinstance(opened.look(key), KnownSchema if key == 1 else RefusedSchema)
     opened.close()
 
 
@@ -179,7 +186,7 @@ def test_a_store_that_is_away_while_a_schema_is_kept_is_not_given_up() -> None:
     assert not wait(opened, 0.3)
     store.is_away = False
     assert wait(opened)
-    assert isinstance(opened.look(1), Known)
+    assert isinstance(opened.look(1), KnownSchema)
     opened.close()
 
 
@@ -222,7 +229,7 @@ def test_a_partition_whose_registry_is_given_up_fails_and_nothing_is_left_out(
     rig = make(checks=make_checks(registry, keys), segment__ms="100", errors__tolerance=tolerance)
     rig.kafka.produce(T0, range(3), b"\0\0\0\0\1\2")
     rig.kafka.tell("on_assign", T0)
-    rig.until(lambda: rig.says(State.FAILED))
+    rig.until(lambda: rig.says(RunState.FAILED))
     assert "errors.retry.timeout" in rig.statuses[-1].trace
     assert "t-0" in rig.statuses[-1].trace
     assert rig.next_offset(T0) == 0

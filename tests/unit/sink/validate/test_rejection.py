@@ -11,10 +11,10 @@ from confluent_kafka import KafkaError
 
 from keyfold.log.manifest import Gap
 from keyfold.log.record import RecordColumns
-from keyfold_sink.group.assignment import Stage
-from keyfold_sink.status import State
+from keyfold_sink.group.assignment import PartitionStage
+from keyfold_sink.status import RunState
+from keyfold_sink.validate.convert.api import ConnectStage as At
 from keyfold_sink.validate.convert.api import Rejected, SchemasPending
-from keyfold_sink.validate.convert.api import Stage as At
 from tests.support.proof import read_segments
 from tests.support.sink_desk import TOPIC, FakeTopic
 from tests.support.sink_rig import T0, T1, MakeRig, rigs
@@ -54,11 +54,11 @@ def test_a_rejected_record_fails_its_partition_behind_what_came_before(make: Mak
     rig.kafka.produce(T0, range(6, 9))
     rig.kafka.produce(T1, range(5))
     rig.kafka.tell("on_assign", T0, T1)
-    rig.until(lambda: rig.says(State.FAILED))
+    rig.until(lambda: rig.says(RunState.FAILED))
     rig.kafka.produce(T1, range(5, 9))
     rig.until(lambda: rig.kafka.group_offsets.get(T1) == 9)
     rig.until(lambda: rig.next_offset(T0) == 5)
-    assert rig.task._group.assigned[T0].stage is Stage.FAILED
+    assert rig.task._group.assigned[T0].stage is PartitionStage.FAILED
     assert "offset 5" in rig.statuses[-1].trace
     assert "errors.tolerance=all" in rig.statuses[-1].trace
     rig.end()
@@ -131,7 +131,7 @@ def test_a_letter_that_kafka_refuses_fails_its_partition_alone(make: MakeRig) ->
     rig.kafka.produce(T0, range(3), b"!")
     rig.kafka.produce(T1, range(10))
     rig.kafka.tell("on_assign", T0, T1)
-    rig.until(lambda: rig.says(State.FAILED))
+    rig.until(lambda: rig.says(RunState.FAILED))
     rig.until(lambda: rig.kafka.group_offsets.get(T1) == 10)
     assert "max.message.bytes" in rig.statuses[-1].trace
     assert rig.next_offset(T0) == 0

@@ -16,16 +16,16 @@ from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import Create, ObjectStore, Update
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind
-from keyfold_sink.status import State
+from keyfold_sink.status import RunState
 from keyfold_sink.worker import desired_state
 from keyfold_sink.worker.desired_state import (
     Change,
-    OrderBook,
-    Orders,
-    OrdersUnreadable,
+    DesiredState,
+    DesiredStateDocument,
+    DesiredStateUnreadable,
+    PendingWork,
     Restart,
-    Scope,
-    ToDo,
+    RestartScope,
     decode,
     encode,
     sink_folder,
@@ -36,8 +36,8 @@ FOLDER = sink_folder("topics", "users")
 KEY = f"{FOLDER}orders.json"
 
 
-def book(store: ObjectStore, seed: int = 0, clock: ManualClock | None = None) -> OrderBook:
-    return OrderBook(store, FOLDER, clock or ManualClock(), Random(seed))
+def book(store: ObjectStore, seed: int = 0, clock: ManualClock | None = None) -> DesiredStateDocument:
+    return DesiredStateDocument(store, FOLDER, clock or ManualClock(), Random(seed))
 
 
 def memory() -> MemoryStore:
@@ -52,33 +52,33 @@ def is_put(call: Call) -> bool:
 
 
 def test_where_nothing_was_asked_a_sink_runs() -> None:
-    assert book(memory()).look() == Orders(0, State.RUNNING)
+    assert book(memory()).look() == DesiredState(0, RunState.RUNNING)
 
 
 def test_an_order_is_seen_by_every_worker() -> None:
     store = memory()
     first, second = book(store, 1), book(store, 2)
-    first.change(desired_state.target(State.PAUSED))
-    assert second.look().state is State.PAUSED
-    second.change(desired_state.target(State.RUNNING))
-    assert first.look().state is State.RUNNING
+    first.change(desired_state.target(RunState.PAUSED))
+    assert second.look().state is RunState.PAUSED
+    second.change(desired_state.target(RunState.RUNNING))
+    assert first.look().state is RunState.RUNNING
     assert first.look().version == 2
 
 
 def test_asking_for_what_is_already_asked_for_writes_nothing() -> None:
     store = memory()
     first = book(store)
-    before = first.change(desired_state.target(State.PAUSED))
-    assert first.change(desired_state.target(State.PAUSED)) == before
+    before = first.change(desired_state.target(RunState.PAUSED))
+    assert first.change(desired_state.target(RunState.PAUSED)) == before
 
 
 def test_orders_travel_as_json_with_fields_of_a_newer_version() -> None:
-    asked = Orders(
+    asked = DesiredState(
         version=7,
-        state=State.STOPPED,
+        state=RunState.STOPPED,
         state_since=3,
         flushes=2,
-        restarts=(Restart(1, Scope.ALL), Restart(2, Scope.ONE, "pod-1:8083", 3)),
+        restarts=(Restart(1, RestartScope.ALL), Restart(2, RestartScope.ONE, "pod-1:8083", 3)),
         slots={"pod-1:8083": 0, "pod-2:8083": 1},
         changes=("a", "b"),
         unknown={"newer": [1, 2]},
@@ -87,17 +87,17 @@ def test_orders_travel_as_json_with_fields_of_a_newer_version() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"[]", b"{}", b'"RUNNING"', b"\xff", encode(Orders()).replace(b'"RUNNING"', b'"FAILED"')]
+    "data", [b"", b"[]", b"{}", b'"RUNNING"', b"\xff", encode(DesiredState()).replace(b'"RUNNING"', b'"FAILED"')]
 )
 def test_what_is_no_order_is_refused_and_the_last_known_ones_hold(data: bytes) -> None:
     store = memory()
     mine = book(store)
-    mine.change(desired_state.target(State.PAUSED))
+    mine.change(desired_state.target(RunState.PAUSED))
     store.put(KEY, data, Update(store.get(KEY).etag))
-    with pytest.raises(OrdersUnreadable, match="orders"):
+    with pytest.raises(DesiredStateUnreadable, match="orders"):
         mine.look()
     assert mine.known is not None
-    assert mine.known.state is State.PAUSED
+    assert mine.known.state is RunState.PAUSED
 
 
 @pytest.mark.parametrize("name", ["users", "a/b", "..", "größe 1", "%2F"])
@@ -136,25 +136,25 @@ def test_an_order_that_landed_unheard_is_not_repeated_over_what_came_after_it() 
     def resume_between(call: Call) -> None:
         puts.extend([call] * (call.operation == "put"))
         if len(puts) == 2:
-            second.change(desired_state.target(State.RUNNING))
+            second.change(desired_state.target(RunState.RUNNING))
 
     faulty = FaultyStore(store, [Fault(is_put, Kind.LOST_ANSWER)], on_call=resume_between)
-    book(faulty, 1).change(desired_state.target(State.PAUSED))
+    book(faulty, 1).change(desired_state.target(RunState.PAUSED))
     assert [call.operation for call in faulty.calls] == ["get", "put", "put", "get"]
-    assert book(store).look().state is State.RUNNING
+    assert book(store).look().state is RunState.RUNNING
 
 
 def test_a_store_that_stays_away_is_said_and_nothing_is_forgotten() -> None:
     faulty = FaultyStore(memory())
     mine = book(faulty)
-    mine.change(desired_state.target(State.PAUSED))
+    mine.change(desired_state.target(RunState.PAUSED))
     faulty.add(Fault(lambda _call: True, Kind.UNAVAILABLE, times=10_000))
     with pytest.raises(StoreUnavailable):
         mine.look()
     with pytest.raises(StoreUnavailable):
-        mine.change(desired_state.target(State.RUNNING))
+        mine.change(desired_state.target(RunState.RUNNING))
     assert mine.known is not None
-    assert mine.known.state is State.PAUSED
+    assert mine.known.state is RunState.PAUSED
 
 
 def test_an_order_without_an_answer_for_too_long_says_that_it_may_have_been_made() -> None:
@@ -166,10 +166,10 @@ def test_an_order_without_an_answer_for_too_long_says_that_it_may_have_been_made
 def test_orders_that_somebody_deleted_are_put_back() -> None:
     store = memory()
     mine = book(store)
-    mine.change(desired_state.target(State.PAUSED))
+    mine.change(desired_state.target(RunState.PAUSED))
     store.delete(KEY)
-    assert mine.look().state is State.PAUSED
-    assert book(store, 5).look().state is State.PAUSED
+    assert mine.look().state is RunState.PAUSED
+    assert book(store, 5).look().state is RunState.PAUSED
 
 
 def test_orders_that_somebody_set_back_are_put_back() -> None:
@@ -177,17 +177,17 @@ def test_orders_that_somebody_set_back_are_put_back() -> None:
     mine = book(store)
     mine.change(desired_state.flush)
     old = store.get(KEY).data
-    mine.change(desired_state.target(State.STOPPED))
+    mine.change(desired_state.target(RunState.STOPPED))
     store.put(KEY, old, Update(store.get(KEY).etag))
-    assert mine.look().state is State.STOPPED
-    assert book(store, 5).look().state is State.STOPPED
+    assert mine.look().state is RunState.STOPPED
+    assert book(store, 5).look().state is RunState.STOPPED
 
 
 def test_two_workers_that_swap_at_once_both_get_their_change_in() -> None:
     store = memory()
     books = [book(store, seed) for seed in range(8)]
 
-    def flush_often(mine: OrderBook) -> None:
+    def flush_often(mine: DesiredStateDocument) -> None:
         for _ in range(10):
             mine.change(desired_state.flush)
 
@@ -202,7 +202,7 @@ def test_two_workers_that_swap_at_once_both_get_their_change_in() -> None:
 def test_an_answer_that_is_overtaken_by_a_newer_one_does_not_set_back_what_is_known() -> None:
     mine = book(memory())
     mine.change(desired_state.flush)
-    mine._learn(Orders())  # a look of another thread that began before
+    mine._learn(DesiredState())  # a look of another thread that began before
     assert mine.known is not None
     assert mine.known.version == 1
 
@@ -211,26 +211,26 @@ def test_an_answer_that_is_overtaken_by_a_newer_one_does_not_set_back_what_is_kn
 
 
 def test_what_was_asked_before_a_worker_began_is_not_carried_out() -> None:
-    now = Orders(5, flushes=3, restarts=(Restart(1, Scope.ALL),))
-    assert to_do(now, now, "a") == ToDo(State.RUNNING, flush=False, restarts=())
+    now = DesiredState(5, flushes=3, restarts=(Restart(1, RestartScope.ALL),))
+    assert to_do(now, now, "a") == PendingWork(RunState.RUNNING, flush=False, restarts=())
 
 
 def test_a_restart_of_one_task_is_for_its_worker_alone() -> None:
-    asked = desired_state.restart(Scope.ONE, "b", 1)(Orders(1))
-    assert to_do(Orders(1), asked, "a").restarts == ()
-    assert to_do(Orders(1), asked, "b").restarts == (Restart(1, Scope.ONE, "b", 1),)
+    asked = desired_state.restart(RestartScope.ONE, "b", 1)(DesiredState(1))
+    assert to_do(DesiredState(1), asked, "a").restarts == ()
+    assert to_do(DesiredState(1), asked, "b").restarts == (Restart(1, RestartScope.ONE, "b", 1),)
 
 
 def test_restarts_that_the_list_has_lost_become_one_of_everything() -> None:
-    now = Orders()
+    now = DesiredState()
     for _ in range(100):
-        now = desired_state.restart(Scope.ONE, "b", 1)(now)
+        now = desired_state.restart(RestartScope.ONE, "b", 1)(now)
     assert len(now.restarts) == 64
-    assert to_do(Orders(), now, "a").restarts == (Restart(100, Scope.ALL),)
+    assert to_do(DesiredState(), now, "a").restarts == (Restart(100, RestartScope.ALL),)
 
 
 def test_slots_are_the_lowest_free_ones() -> None:
-    now = Orders()
+    now = DesiredState()
     for worker in "abc":
         now = desired_state.take_slot(worker)(now)
     assert now.slots == {"a": 0, "b": 1, "c": 2}
@@ -247,9 +247,9 @@ def test_slots_are_the_lowest_free_ones() -> None:
 class Follower:
     """A worker that looks now and then, and counts what it carries out."""
 
-    book: OrderBook
+    book: DesiredStateDocument
     name: str
-    done: Orders | None = None
+    done: DesiredState | None = None
     flushes: int = 0
     restarts: list[int] = field(default_factory=list)
 
@@ -272,12 +272,12 @@ class Follower:
 
 
 CHANGES: dict[str, Change] = {
-    "pause": desired_state.target(State.PAUSED),
-    "resume": desired_state.target(State.RUNNING),
-    "stop": desired_state.target(State.STOPPED),
+    "pause": desired_state.target(RunState.PAUSED),
+    "resume": desired_state.target(RunState.RUNNING),
+    "stop": desired_state.target(RunState.STOPPED),
     "flush": desired_state.flush,
-    "restart all": desired_state.restart(Scope.ALL),
-    "restart one": desired_state.restart(Scope.ONE, "worker 1", 0),
+    "restart all": desired_state.restart(RestartScope.ALL),
+    "restart one": desired_state.restart(RestartScope.ONE, "worker 1", 0),
 }
 KINDS = (Kind.LOST_ANSWER, Kind.UNAVAILABLE, Kind.LATE, Kind.CONFLICT)
 WHAT = st.tuples(st.integers(0, 2), st.sampled_from(["look", *CHANGES]))
@@ -328,7 +328,7 @@ def test_every_worker_ends_up_with_the_newest_orders_and_carries_each_out_once(
     content_etags: bool,
 ) -> None:
     store = MemoryStore(clock=ManualClock(), content_etags=content_etags)
-    store.put(KEY, encode(Orders()), Create())
+    store.put(KEY, encode(DesiredState()), Create())
     workers = Workers(store)
     for follower in workers.followers:
         follower.look()
@@ -347,17 +347,17 @@ def test_every_worker_ends_up_with_the_newest_orders_and_carries_each_out_once(
         assert follower.done == newest
         assert follower.flushes <= newest.flushes
         assert (follower.flushes > 0) == (newest.flushes > 0)
-        mine = [r.number for r in newest.restarts if r.scope is Scope.ALL or r.worker_id == follower.name]
+        mine = [r.number for r in newest.restarts if r.scope is RestartScope.ALL or r.worker_id == follower.name]
         assert follower.restarts == mine
     if not any(between for *_, between in steps):
         states = [what for what in workers.asked if what in {"pause", "resume", "stop"}]
-        wanted = {"pause": State.PAUSED, "resume": State.RUNNING, "stop": State.STOPPED}
-        assert newest.state is (wanted[states[-1]] if states else State.RUNNING)
+        wanted = {"pause": RunState.PAUSED, "resume": RunState.RUNNING, "stop": RunState.STOPPED}
+        assert newest.state is (wanted[states[-1]] if states else RunState.RUNNING)
 
 
 def test_changes_are_values() -> None:
     """A change may be applied again to something newer, so it must not hold anything of the first time."""
-    change: Callable[[Orders], Orders] = desired_state.restart(Scope.ALL)
-    first = change(Orders())
+    change: Callable[[DesiredState], DesiredState] = desired_state.restart(RestartScope.ALL)
+    first = change(DesiredState())
     assert change(first).restart_number == 2
     assert first.restart_number == 1

@@ -14,12 +14,12 @@ import pytest
 
 from keyfold.runtime import event_log
 from keyfold.runtime.clock import ManualClock
-from keyfold_sink.status import State, TaskStatus, dump
-from keyfold_sink.task.commands import Order
+from keyfold_sink.status import RunState, TaskStatus, dump
+from keyfold_sink.task.commands import TaskCommand
 from keyfold_sink.worker import desired_state
-from keyfold_sink.worker.desired_state import Orders
+from keyfold_sink.worker.desired_state import DesiredState
 from keyfold_sink.worker.supervisor import Supervisor
-from keyfold_sink.worker.task_process import Limits
+from keyfold_sink.worker.task_process import TaskLimits
 from keyfold_sink.worker.wire import encode_level, encode_order, follow_orders
 
 LOGGER = "keyfold.levels.of.tasks"
@@ -45,7 +45,7 @@ class Quiet:
         self.sent.append(orjson.loads(line))
 
     def take(self) -> list[bytes]:
-        return [dump(TaskStatus(0, State.RUNNING))] if self.code is None else []
+        return [dump(TaskStatus(0, RunState.RUNNING))] if self.code is None else []
 
     def poll(self) -> int | None:
         return self.code
@@ -63,8 +63,8 @@ class Bench:
     def __init__(self, tasks: int = 1) -> None:
         self.clock = ManualClock()
         self.started: list[Quiet] = []
-        self.supervisor = Supervisor(tasks, self._spawn, Limits(300, 40), clock=self.clock, random=Random(0))
-        self.supervisor.follow(Orders(1), "me")
+        self.supervisor = Supervisor(tasks, self._spawn, TaskLimits(300, 40), clock=self.clock, random=Random(0))
+        self.supervisor.follow(DesiredState(1), "me")
         self.supervisor.step()
 
     def _spawn(self, _number: int, _paused: bool) -> Quiet:
@@ -98,11 +98,15 @@ def test_a_task_that_is_started_again_is_told_again() -> None:
 
 def test_tasks_of_a_stopped_sink_are_told_when_they_start() -> None:
     bench = Bench()
-    bench.supervisor.follow(desired_state._next(Orders(1), desired_state.target(State.STOPPED)(Orders(1)), "a"), "me")
+    bench.supervisor.follow(
+        desired_state._next(DesiredState(1), desired_state.target(RunState.STOPPED)(DesiredState(1)), "a"), "me"
+    )
     bench.supervisor.step()
     bench.supervisor.set_log_level(LOGGER, "DEBUG")
     bench.supervisor.step()
-    bench.supervisor.follow(desired_state._next(Orders(2), desired_state.target(State.RUNNING)(Orders(2)), "b"), "me")
+    bench.supervisor.follow(
+        desired_state._next(DesiredState(2), desired_state.target(RunState.RUNNING)(DesiredState(2)), "b"), "me"
+    )
     bench.supervisor.step()
     assert bench.started[-1].sent == [level(LOGGER, "DEBUG")]
     assert len(bench.started) == 2
@@ -128,22 +132,23 @@ def test_a_task_sets_the_level_and_goes_on_following_orders() -> None:
     child = event_log.get_logger(f"{LOGGER}.child")
     child.debug("made")
     orders_fd, ours = os.pipe()
-    given: list[Order] = []
+    given: list[TaskCommand] = []
     ended = threading.Event()
 
-    def give(order: Order) -> None:
+    def give(order: TaskCommand) -> None:
         given.append(order)
-        if order is Order.STOP:
+        if order is TaskCommand.STOP:
             ended.set()
 
     try:
         follow_orders(orders_fd, give)
         os.write(
-            ours, encode_level(LOGGER, "ERROR") + encode_level(LOGGER, "LOUD") + b"[]\n" + encode_order(Order.FLUSH)
+            ours,
+            encode_level(LOGGER, "ERROR") + encode_level(LOGGER, "LOUD") + b"[]\n" + encode_order(TaskCommand.FLUSH),
         )
     finally:
         os.close(ours)
     assert ended.wait(60)
     os.close(orders_fd)
-    assert given == [Order.FLUSH, Order.STOP]
+    assert given == [TaskCommand.FLUSH, TaskCommand.STOP]
     assert logging.getLogger(f"{LOGGER}.child").getEffectiveLevel() == logging.ERROR

@@ -5,33 +5,33 @@ from __future__ import annotations
 from random import Random
 
 from keyfold.runtime.clock import ManualClock
-from keyfold_sink.task.commands import Order
+from keyfold_sink.task.commands import TaskCommand
 from keyfold_sink.worker import desired_state
-from keyfold_sink.worker.desired_state import Orders, Scope
+from keyfold_sink.worker.desired_state import DesiredState, RestartScope
 from keyfold_sink.worker.supervisor import Supervisor
-from keyfold_sink.worker.task_process import Limits
+from keyfold_sink.worker.task_process import TaskLimits
 from tests.support.fake_task import FakeTasks
 
 
 def test_a_restart_without_tasks_touches_none_and_has_all_look_up_anew_what_they_know() -> None:
     tasks, renewed = FakeTasks(), list[str]()
     supervisor = Supervisor(
-        2, tasks, Limits(10, 10), clock=ManualClock(), random=Random(0), renew=lambda: renewed.append("worker")
+        2, tasks, TaskLimits(10, 10), clock=ManualClock(), random=Random(0), renew=lambda: renewed.append("worker")
     )
-    known = Orders(1)
+    known = DesiredState(1)
     supervisor.follow(known, "me")
     pids = [tasks.live(number).pid for number in range(2)]
-    asked = desired_state._next(known, desired_state.restart(Scope.CONNECTOR)(known), "id")
+    asked = desired_state._next(known, desired_state.restart(RestartScope.CONNECTOR)(known), "id")
     for _ in range(2):
         supervisor.follow(asked, "me")
         supervisor.step()
-    assert [tasks.live(number).orders for number in range(2)] == [[Order.RENEW]] * 2
+    assert [tasks.live(number).orders for number in range(2)] == [[TaskCommand.RENEW]] * 2
     assert [tasks.live(number).pid for number in range(2)] == pids
     assert renewed == ["worker"]
-    supervisor.follow(desired_state._next(asked, desired_state.restart(Scope.ALL)(asked), "id 2"), "me")
+    supervisor.follow(desired_state._next(asked, desired_state.restart(RestartScope.ALL)(asked), "id 2"), "me")
     assert renewed == ["worker"], "a task that begins anew looks up everything anyway"
 
 
 def test_orders_with_such_a_restart_are_read_back() -> None:
-    asked = desired_state.restart(Scope.CONNECTOR)(Orders())
+    asked = desired_state.restart(RestartScope.CONNECTOR)(DesiredState())
     assert desired_state.decode(desired_state.encode(asked), "k") == asked

@@ -17,8 +17,8 @@ from keyfold.store.api import Blob, ObjectInfo, PutMode, PutResult
 from keyfold.store.memory import MemoryStore, MemoryUpload
 from keyfold.store.probe import probe
 from keyfold_sink.status import UNKNOWN, WorkerStatus
-from keyfold_sink.worker.desired_state import OrderBook, sink_folder
-from keyfold_sink.worker.worker_registry import GONE_AFTER_MS, RollCall
+from keyfold_sink.worker.desired_state import DesiredStateDocument, sink_folder
+from keyfold_sink.worker.worker_registry import GONE_AFTER_MS, WorkerRegistry
 from tests.support.root import ROOT
 from tests.support.sink_rig import T0, MakeRig, rigs
 
@@ -113,12 +113,12 @@ def test_the_rights_that_are_documented_are_enough_and_each_is_used(make: MakeRi
     assert store.used | shared.used == granted
 
 
-def worker(store: Guarded, clock: ManualClock, name: str) -> RollCall:
-    book = OrderBook(store, FOLDER, clock, Random(name))
+def worker(store: Guarded, clock: ManualClock, name: str) -> WorkerRegistry:
+    book = DesiredStateDocument(store, FOLDER, clock, Random(name))
     book.look()
-    return RollCall(store, FOLDER, book, name, clock=clock, random=Random(name))
+    return WorkerRegistry(store, FOLDER, book, name, clock=clock, random=Random(name))
 
 
-def turn(roll_call: RollCall) -> None:
+def turn(roll_call: WorkerRegistry) -> None:
     name, slot = roll_call.worker_id, roll_call.slot
     roll_call.turn(lambda: WorkerStatus(name, slot if slot != UNKNOWN else 0, 0, "1", 0))

@@ -20,12 +20,12 @@ from keyfold.store.api import Blob, ObjectStore
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind
 from keyfold_sink.config.options import SinkOptions
-from keyfold_sink.progress import Progress
-from keyfold_sink.status import State
-from keyfold_sink.task.commands import Order
+from keyfold_sink.progress import SinkProgress
+from keyfold_sink.status import RunState
+from keyfold_sink.task.commands import TaskCommand
 from keyfold_sink.worker import desired_state
-from keyfold_sink.worker.desired_state import OrderBook, sink_folder
-from keyfold_sink.worker.run import Worker, WorkerTimings
+from keyfold_sink.worker.desired_state import DesiredStateDocument, sink_folder
+from keyfold_sink.worker.run import SinkWorker, WorkerTimings
 from keyfold_sink.worker.supervisor import TasksFailed
 from tests.support.fake_task import FakeProcess, FakeTasks
 from tests.support.proof import wait_for
@@ -39,15 +39,15 @@ class Obedient(FakeTasks):
 
     def __call__(self, number: int, paused: bool) -> FakeProcess:
         process = super().__call__(number, paused)
-        process.report(State.PAUSED if paused else State.RUNNING)
+        process.report(RunState.PAUSED if paused else RunState.RUNNING)
         send = process.send
 
         def obey(line: bytes) -> None:
             send(line)
-            if process.orders[-1:] == [Order.STOP]:
+            if process.orders[-1:] == [TaskCommand.STOP]:
                 process.code = 0
             else:
-                process.report(State.PAUSED if process.orders[-1] is Order.PAUSE else State.RUNNING)
+                process.report(RunState.PAUSED if process.orders[-1] is TaskCommand.PAUSE else RunState.RUNNING)
 
         process.send = obey  # type: ignore[method-assign]
         return process
@@ -63,8 +63,8 @@ class Ran:
         self.tasks = tasks
         self.stop = threading.Event()
         self.error: BaseException | None = None
-        progress = Progress("users", clock)
-        self.worker = Worker(options, store, tasks, clock, Random(id(self)), progress, timings=QUICK)
+        progress = SinkProgress("users", clock)
+        self.worker = SinkWorker(options, store, tasks, clock, Random(id(self)), progress, timings=QUICK)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
@@ -122,7 +122,7 @@ def test_two_workers_follow_what_is_asked_of_either_and_leave_nothing_but_the_or
     one, two = (ran(store, listeners="http://127.0.0.1:0") for _ in range(2))
     wait_for(lambda: one.states() == two.states() == ["RUNNING"] * 2, 10, "both run, and see each other")
     one.ask("PUT", "/connectors/users/pause")
-    wait_for(lambda: two.tasks.live().orders == [Order.PAUSE], 60, "the other one is paused")
+    wait_for(lambda: two.tasks.live().orders == [TaskCommand.PAUSE], 60, "the other one is paused")
     assert WorkerTimings().orders_every_s <= 2, "that soon every worker follows"
     two.ask("PUT", "/connectors/users/stop")
     wait_for(lambda: one.states() == two.states() == [], 10, "nobody has a task")
@@ -135,8 +135,8 @@ def test_two_workers_follow_what_is_asked_of_either_and_leave_nothing_but_the_or
 
 def test_tasks_are_started_when_the_store_has_said_whether_they_are_to_run(ran: Run) -> None:
     store = MemoryStore()
-    OrderBook(store, sink_folder("topics", "users"), SystemClock(), Random(0)).change(
-        desired_state.target(State.PAUSED)
+    DesiredStateDocument(store, sink_folder("topics", "users"), SystemClock(), Random(0)).change(
+        desired_state.target(RunState.PAUSED)
     )
     away = [True]
     one = ran(FaultyStore(store, [Fault(lambda _call: away[0], Kind.UNAVAILABLE, times=100_000)]))
@@ -161,7 +161,7 @@ def test_a_store_that_goes_away_stops_no_task_and_its_orders_hold(ran: Run) -> N
     faulty.add(Fault(noted, Kind.UNAVAILABLE, times=100_000))
     wait_for(lambda: len(asked) > 20, 60, "the orders and the roll call are asked for in vain")
     assert one.tasks.live().orders == []
-    assert one.worker.service.target() is State.RUNNING
+    assert one.worker.service.target() is RunState.RUNNING
     assert one.worker.service.is_alive()
     one.end()  # the store is away until then, and after
     assert one.error is None
@@ -200,7 +200,7 @@ def test_a_defect_where_the_orders_are_read_leaves_nobody_deaf(ran: Run) -> None
     faulty.on_call = break_once
     wait_for(lambda: bool(failed), 10, "it was met")
     one.worker.service.pause()
-    wait_for(lambda: one.tasks.live().orders == [Order.PAUSE], 10, "it follows all the same")
+    wait_for(lambda: one.tasks.live().orders == [TaskCommand.PAUSE], 10, "it follows all the same")
 
 
 @pytest.mark.parametrize("listeners", ["", "http://127.0.0.1:0"])
@@ -209,7 +209,7 @@ def test_when_every_task_has_failed_a_worker_ends_only_where_nobody_could_ask_fo
 ) -> None:
     one = ran(MemoryStore(), FakeTasks(), listeners=listeners)
     wait_for(lambda: len(one.tasks.started) == 1, 10, "it starts")
-    one.tasks.live().report(State.FAILED, "no right to the group")
+    one.tasks.live().report(RunState.FAILED, "no right to the group")
     one.tasks.live().code = 1
     if not listeners:
         one.join()

@@ -14,9 +14,9 @@ from keyfold.runtime.clock import ManualClock
 from keyfold.store.wrappers.faults import Call, Fault, Kind
 from keyfold_sink.kafka.source import ASKED_REASON
 from keyfold_sink.service import NoSuchTask, NotStopped, OffsetRefused, Service
-from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus
+from keyfold_sink.status import UNKNOWN, PartitionStatus, RunState, TaskStatus
 from keyfold_sink.worker import desired_state
-from keyfold_sink.worker.desired_state import OrderBook, Restart, Scope
+from keyfold_sink.worker.desired_state import DesiredStateDocument, Restart, RestartScope
 from tests.support.sink_world import FOLDER, Worker, World
 
 
@@ -33,7 +33,7 @@ def stopped(**values: str) -> tuple[World, Worker, Worker]:
     return world, a, b
 
 
-def part(partition: int, next_offset: int, state: State = State.RUNNING, topic: str = "users") -> PartitionStatus:
+def part(partition: int, next_offset: int, state: RunState = RunState.RUNNING, topic: str = "users") -> PartitionStatus:
     return PartitionStatus(topic, partition, state, next_offset)
 
 
@@ -63,25 +63,25 @@ def test_kafka_that_does_not_answer_has_no_id_and_is_asked_again_later() -> None
 def test_workers_are_this_one_first_and_those_seen_last_while_the_store_is_away() -> None:
     world = World()
     a, b = world.workers("a", "b")
-    b.tasks.of = (TaskStatus(0, State.RUNNING),)
+    b.tasks.of = (TaskStatus(0, RunState.RUNNING),)
     b.turn()
     assert [(w.worker_id, w.slot, len(w.tasks)) for w in a.service.workers()] == [("a", 0, 0), ("b", 1, 1)]
     a.faulty.add(Fault(lambda _call: True, Kind.UNAVAILABLE, times=10_000))
     world.clock.advance(600_000)
-    a.tasks.of = (TaskStatus(1, State.FAILED),)
+    a.tasks.of = (TaskStatus(1, RunState.FAILED),)
     assert [(w.worker_id, len(w.tasks)) for w in a.service.workers()] == [("a", 1), ("b", 1)]
-    assert a.service.target() is State.RUNNING
+    assert a.service.target() is RunState.RUNNING
     with pytest.raises(StoreUnavailable):
         a.service.pause()
-    assert a.service.target() is State.RUNNING
+    assert a.service.target() is RunState.RUNNING
 
 
 def test_orders_of_one_worker_are_the_target_of_all() -> None:
     a, b = World().workers("a", "b")
     for call, state in (
-        (a.service.pause, State.PAUSED),
-        (b.service.resume, State.RUNNING),
-        (a.service.stop, State.STOPPED),
+        (a.service.pause, RunState.PAUSED),
+        (b.service.resume, RunState.RUNNING),
+        (a.service.stop, RunState.STOPPED),
     ):
         call()
         b.turn()
@@ -91,23 +91,23 @@ def test_orders_of_one_worker_are_the_target_of_all() -> None:
 
 def test_a_restart_of_a_task_reaches_its_worker_wherever_it_is_asked() -> None:
     a, b = World().workers("a", "b")
-    b.tasks.of = (TaskStatus(0, State.RUNNING), TaskStatus(1, State.FAILED))
+    b.tasks.of = (TaskStatus(0, RunState.RUNNING), TaskStatus(1, RunState.FAILED))
     b.turn()
     a.roll._looked_s = None
     a.service.restart_task(3)
-    assert b.book.look().restarts == (Restart(1, Scope.ONE, "b", 1),)
+    assert b.book.look().restarts == (Restart(1, RestartScope.ONE, "b", 1),)
     with pytest.raises(NoSuchTask, match="no worker has a task with id 0"):
         a.service.restart_task(0)
     a.service.restart(include_tasks=True, only_failed=True)
     a.service.restart(include_tasks=True, only_failed=False)
     a.service.restart(include_tasks=False, only_failed=False)
     scopes = [asked.scope for asked in b.book.look().restarts]
-    assert scopes == [Scope.ONE, Scope.FAILED, Scope.ALL, Scope.CONNECTOR]
+    assert scopes == [RestartScope.ONE, RestartScope.FAILED, RestartScope.ALL, RestartScope.CONNECTOR]
     a.service.flush()
     assert b.book.look().flushes == 1
 
 
-def task(number: int, state: State, trace: str = "", pid: int = 7, reported_ms: int | None = None) -> TaskStatus:
+def task(number: int, state: RunState, trace: str = "", pid: int = 7, reported_ms: int | None = None) -> TaskStatus:
     return TaskStatus(
         number, state, trace, pid, reported_ms=ManualClock().now_ms() if reported_ms is None else reported_ms
     )
@@ -118,28 +118,34 @@ def blocked(number: int, *since_ms: int) -> TaskStatus:
     now_ms = ManualClock().now_ms()
     partitions = tuple(
         PartitionStatus(
-            "users", at, State.RUNNING, next_offset=1, end_offset=9, error="away", blocked_ms=now_ms - each_ms
+            "users", at, RunState.RUNNING, next_offset=1, end_offset=9, error="away", blocked_ms=now_ms - each_ms
         )
         for at, each_ms in enumerate(since_ms)
     )
-    return replace(task(number, State.RUNNING), partitions=partitions)
+    return replace(task(number, RunState.RUNNING), partitions=partitions)
 
 
 @pytest.mark.parametrize(
     ("tasks", "why"),
     [
         ((), "task 0 has not been started yet; task 1 has not been started yet"),
-        ((task(0, State.RUNNING), task(1, State.UNASSIGNED)), "task 1 has not joined the consumer group yet"),
-        ((task(0, State.RUNNING), task(1, State.FAILED, "no right")), "task 1 has failed: no right"),
-        ((task(0, State.RUNNING), task(1, State.RESTARTING, "x", UNKNOWN)), "task 1 is being restarted: x"),
-        ((task(0, State.RUNNING), task(1, State.RUNNING, reported_ms=0)), "task 1 has not reported for"),
-        ((task(0, State.RUNNING), task(1, State.PAUSED)), ""),
         (
-            (task(0, State.RUNNING), blocked(1, 61_000)),
+            (task(0, RunState.RUNNING), task(1, RunState.UNASSIGNED)),
+            "task 1 has not joined the consumer group yet",
+        ),
+        ((task(0, RunState.RUNNING), task(1, RunState.FAILED, "no right")), "task 1 has failed: no right"),
+        (
+            (task(0, RunState.RUNNING), task(1, RunState.RESTARTING, "x", UNKNOWN)),
+            "task 1 is being restarted: x",
+        ),
+        ((task(0, RunState.RUNNING), task(1, RunState.RUNNING, reported_ms=0)), "task 1 has not reported for"),
+        ((task(0, RunState.RUNNING), task(1, RunState.PAUSED)), ""),
+        (
+            (task(0, RunState.RUNNING), blocked(1, 61_000)),
             "task 1 makes no progress: users-0 has made no progress for 61 s: away",
         ),
-        ((task(0, State.RUNNING), blocked(1, 59_000)), ""),
-        ((task(0, State.RUNNING), blocked(1, 61_000, 1_000)), ""),
+        ((task(0, RunState.RUNNING), blocked(1, 59_000)), ""),
+        ((task(0, RunState.RUNNING), blocked(1, 61_000, 1_000)), ""),
     ],
 )
 def test_why_a_worker_is_not_ready(tasks: tuple[TaskStatus, ...], why: str) -> None:
@@ -161,8 +167,8 @@ def test_offsets_are_those_of_tasks_and_of_manifests_where_there_is_no_task() ->
     world.written_to(3, "orders", 0)
     world.written_to(9, "somebody-elses", 0)
     a, b = world.workers("a", "b")
-    a.tasks.of = (TaskStatus(0, State.RUNNING, partitions=(part(0, 30), part(1, UNKNOWN, State.UNASSIGNED))),)
-    b.tasks.of = (TaskStatus(0, State.RUNNING, partitions=(part(0, 25), part(7, 1, topic="new"))),)
+    a.tasks.of = (TaskStatus(0, RunState.RUNNING, partitions=(part(0, 30), part(1, UNKNOWN, RunState.UNASSIGNED))),)
+    b.tasks.of = (TaskStatus(0, RunState.RUNNING, partitions=(part(0, 25), part(7, 1, topic="new"))),)
     b.turn()
     assert a.service.offsets() == {("new", 7): 1, ("orders", 0): 3, ("users", 0): 30, ("users", 1): 5}
     assert a.service.topics() == ["new", "orders", "users"]
@@ -239,7 +245,7 @@ def test_while_the_sink_runs_or_is_paused_nothing_is_moved() -> None:
 
 def test_a_task_that_is_still_there_anywhere_keeps_it_from_being_moved() -> None:
     world, a, b = stopped()
-    b.tasks.of = (TaskStatus(0, State.RUNNING),)
+    b.tasks.of = (TaskStatus(0, RunState.RUNNING),)
     world.clock.advance(6000)
     b.turn()
     with pytest.raises(NotStopped, match="worker b"):
@@ -258,7 +264,7 @@ def test_a_worker_that_was_killed_is_not_waited_for_as_long_as_it_counts() -> No
     world = World()
     world.written_to(20)
     a, b = world.workers("a", "b")
-    b.tasks.of = (TaskStatus(0, State.RUNNING),)
+    b.tasks.of = (TaskStatus(0, RunState.RUNNING),)
     b.turn()
     a.service.stop()
     a.turn()
@@ -274,7 +280,7 @@ def test_a_worker_that_was_killed_is_not_waited_for_as_long_as_it_counts() -> No
 
 def test_a_worker_that_was_killed_while_its_tasks_ended_is_not_waited_for_either() -> None:
     world, a, b = stopped()
-    b.tasks.of = (TaskStatus(0, State.RUNNING),)
+    b.tasks.of = (TaskStatus(0, RunState.RUNNING),)
     b.turn()
     world.clock.advance(30_000)
     with pytest.raises(NotStopped, match="worker b"):
@@ -286,7 +292,7 @@ def test_a_worker_that_was_killed_while_its_tasks_ended_is_not_waited_for_either
 
 def test_a_worker_that_says_something_is_waited_for_however_long_its_tasks_take() -> None:
     world, a, b = stopped()
-    b.tasks.of = (TaskStatus(0, State.RUNNING),)
+    b.tasks.of = (TaskStatus(0, RunState.RUNNING),)
     for _ in range(10):
         world.clock.advance(31_000)
         b.turn()
@@ -375,5 +381,5 @@ def test_topics_of_a_regex_are_those_that_match() -> None:
 def test_a_target_that_is_not_known_is_asked_for() -> None:
     world = World()
     worker = Worker(world, "a")
-    OrderBook(world.store, FOLDER, world.clock, Random(0)).change(desired_state.target(State.PAUSED))
-    assert worker.service.target() is State.PAUSED
+    DesiredStateDocument(world.store, FOLDER, world.clock, Random(0)).change(desired_state.target(RunState.PAUSED))
+    assert worker.service.target() is RunState.PAUSED

@@ -18,28 +18,28 @@ import pytest
 from keyfold.config.config_file import Resolved
 from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import SystemClock
-from keyfold_sink.status import State, TaskStatus
-from keyfold_sink.task.commands import Order
+from keyfold_sink.status import RunState, TaskStatus
+from keyfold_sink.task.commands import TaskCommand
 from keyfold_sink.worker import desired_state
-from keyfold_sink.worker.desired_state import Orders, Scope
+from keyfold_sink.worker.desired_state import DesiredState, RestartScope
 from keyfold_sink.worker.spawn import TaskProcess, first_line, read_first_line
 from keyfold_sink.worker.supervisor import Supervisor, TasksFailed
 from keyfold_sink.worker.task_main import DEFECT
-from keyfold_sink.worker.task_process import Limits
+from keyfold_sink.worker.task_process import TaskLimits
 from keyfold_sink.worker.wire import encode_order
 from tests.support.root import ROOT
 
 LONG_S = 60.0
 SHORT_S = 1.5
-QUICK = Limits(LONG_S, LONG_S, stack_grace_s=0.1, delays=Backoff(first_ms=20, cap_ms=100), round_s=0.02)
+QUICK = TaskLimits(LONG_S, LONG_S, stack_grace_s=0.1, delays=Backoff(first_ms=20, cap_ms=100), round_s=0.02)
 COMMAND = [sys.executable, "-m", "tests.support.fake_task"]
 
 
 class Ran:
     """A supervisor that runs in a thread, with tasks of one behaviour."""
 
-    def __init__(self, behaviour: str, tasks: int, limits: Limits) -> None:
-        self.orders = Orders(1)
+    def __init__(self, behaviour: str, tasks: int, limits: TaskLimits) -> None:
+        self.orders = DesiredState(1)
         self.error: BaseException | None = None
         self.stop = threading.Event()
         self.heard: list[TaskStatus] = []
@@ -73,7 +73,7 @@ class Ran:
             time.sleep(0.02)
 
     def until_running(self) -> int:
-        status = self.until(lambda status: status is not None and status.state is State.RUNNING)
+        status = self.until(lambda status: status is not None and status.state is RunState.RUNNING)
         assert status is not None
         return status.pid
 
@@ -87,7 +87,7 @@ class Ran:
 def ran() -> Iterator[Callable[..., Ran]]:
     made: list[Ran] = []
 
-    def make(behaviour: str, tasks: int = 1, limits: Limits = QUICK) -> Ran:
+    def make(behaviour: str, tasks: int = 1, limits: TaskLimits = QUICK) -> Ran:
         made.append(Ran(behaviour, tasks, limits))
         return made[-1]
 
@@ -111,13 +111,13 @@ Run = Callable[..., Ran]
 def test_tasks_run_obey_and_end(ran: Run) -> None:
     one = ran("well", 2)
     one.until_running()
-    one.ask(desired_state.target(State.PAUSED))
-    one.until(lambda status: status is not None and status.state is State.PAUSED)
+    one.ask(desired_state.target(RunState.PAUSED))
+    one.until(lambda status: status is not None and status.state is RunState.PAUSED)
     one.ask(desired_state.flush)
     one.until(lambda status: status is not None and status.values == {"flushes": 1})
-    one.ask(desired_state.target(State.STOPPED))
+    one.ask(desired_state.target(RunState.STOPPED))
     one.until(lambda status: status is None)
-    one.ask(desired_state.target(State.RUNNING))
+    one.ask(desired_state.target(RunState.RUNNING))
     one.until_running()
     one.end()
     assert one.error is None
@@ -142,10 +142,10 @@ def test_a_task_that_was_stopped_by_a_signal_hangs_and_is_replaced(ran: Run) -> 
 
 
 def test_a_task_that_was_killed_is_started_again(ran: Run) -> None:
-    one = ran("well", limits=Limits(LONG_S, LONG_S))  # with the delay in which its state can be seen
+    one = ran("well", limits=TaskLimits(LONG_S, LONG_S))  # with the delay in which its state can be seen
     pid = one.until_running()
     os.kill(pid, signal.SIGKILL)
-    status = one.until(lambda status: status is not None and status.state is State.RESTARTING)
+    status = one.until(lambda status: status is not None and status.state is RunState.RESTARTING)
     assert status is not None
     assert "SIGKILL" in status.trace
     assert one.until_running() != pid
@@ -162,8 +162,8 @@ def test_a_task_that_fails_keeps_its_trace_and_is_started_when_asked(ran: Run) -
     one = ran("failed")
     one.until(lambda _status: one.supervisor.all_failed)
     status = one.supervisor.tasks[0]
-    assert (status.state, status.trace) == (State.FAILED, "no right to the bucket")
-    one.ask(desired_state.restart(Scope.FAILED))
+    assert (status.state, status.trace) == (RunState.FAILED, "no right to the bucket")
+    one.ask(desired_state.restart(RestartScope.FAILED))
     one.until(lambda _status: len(one.heard) == 2)
     assert one.supervisor.replaced == {"crashed": 0, "hung": 0}
     one.until(lambda _status: one.supervisor.all_failed)
@@ -259,7 +259,7 @@ def test_a_signal_that_a_terminal_sends_to_the_whole_group_leaves_a_task_at_work
     until_it_reports()
     assert said
     assert task.poll() is None
-    task.send(encode_order(Order.STOP))
+    task.send(encode_order(TaskCommand.STOP))
     deadline_s = time.monotonic() + 60
     while task.poll() is None and time.monotonic() < deadline_s:
         time.sleep(0.02)

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from keyfold.errors import ConfigError
 from keyfold.runtime.clock import ManualClock
-from keyfold_sink.status import UNKNOWN, PartitionStatus, State
-from keyfold_sink.task.commands import Order
+from keyfold_sink.status import UNKNOWN, PartitionStatus, RunState
+from keyfold_sink.task.commands import TaskCommand
 from keyfold_sink.worker import desired_state
-from keyfold_sink.worker.desired_state import Orders, Scope
+from keyfold_sink.worker.desired_state import DesiredState, RestartScope
 from keyfold_sink.worker.supervisor import Supervisor, TasksFailed, TasksMisconfigured
-from keyfold_sink.worker.task_process import Child, Limits, Phase
+from keyfold_sink.worker.task_process import SupervisedTask, TaskLimits, TaskPhase
 from tests.support.fake_task import FakeTasks
 
-LIMITS = Limits(hang_s=300, stop_s=40)
+LIMITS = TaskLimits(hang_s=300, stop_s=40)
 
 
 class Bench:
@@ -30,7 +30,7 @@ class Bench:
         self.clock = ManualClock()
         self.tasks = FakeTasks()
         self.supervisor = Supervisor(tasks, self.tasks, LIMITS, clock=self.clock, random=Random(0), once=once)
-        self.orders = Orders(1)
+        self.orders = DesiredState(1)
 
     def follow(self, change: desired_state.Change | None = None) -> None:
         if change is not None:
@@ -45,11 +45,11 @@ class Bench:
             self.supervisor.step()
 
     @property
-    def state(self) -> State:
+    def state(self) -> RunState:
         return self.supervisor.tasks[0].state
 
     @property
-    def states(self) -> list[State]:
+    def states(self) -> list[RunState]:
         return [status.state for status in self.supervisor.tasks]
 
     @property
@@ -74,37 +74,38 @@ def test_tasks_start_with_the_first_orders_and_say_that_they_are_not_there_yet()
     assert bench.states == []
     bench.follow()
     assert [(process.number, process.paused) for process in bench.tasks.started] == [(0, False), (1, False)]
-    assert bench.states == [State.UNASSIGNED] * 2
+    assert bench.states == [RunState.UNASSIGNED] * 2
 
 
 def test_a_worker_that_starts_while_the_sink_is_paused_starts_paused() -> None:
     bench = Bench()
-    bench.follow(desired_state.target(State.PAUSED))
+    bench.follow(desired_state.target(RunState.PAUSED))
     assert bench.tasks.live().paused
 
 
 def test_a_worker_that_starts_while_the_sink_is_stopped_starts_nothing() -> None:
     bench = Bench()
-    bench.follow(desired_state.target(State.STOPPED))
+    bench.follow(desired_state.target(RunState.STOPPED))
     bench.step()
     assert bench.tasks.started == []
     assert bench.supervisor.orders_version == 2
-    bench.follow(desired_state.target(State.RUNNING))
+    bench.follow(desired_state.target(RunState.RUNNING))
     assert len(bench.tasks.started) == 1
 
 
 def test_pause_resume_and_flush_reach_the_task_once() -> None:
     bench = running()
-    for change in (desired_state.target(State.PAUSED), desired_state.flush, desired_state.target(State.RUNNING)):
+    paused, resumed = desired_state.target(RunState.PAUSED), desired_state.target(RunState.RUNNING)
+    for change in (paused, desired_state.flush, resumed):
         bench.follow(change)
         bench.follow()
         bench.step()
-    assert bench.tasks.live().orders == [Order.PAUSE, Order.FLUSH, Order.RESUME]
+    assert bench.tasks.live().orders == [TaskCommand.PAUSE, TaskCommand.FLUSH, TaskCommand.RESUME]
 
 
 def test_what_was_asked_before_the_worker_began_is_not_carried_out() -> None:
     bench = Bench()
-    for change in (desired_state.flush, desired_state.restart(Scope.ALL)):
+    for change in (desired_state.flush, desired_state.restart(RestartScope.ALL)):
         bench.orders = change(bench.orders)
     bench.follow()
     bench.step()
@@ -114,9 +115,9 @@ def test_what_was_asked_before_the_worker_began_is_not_carried_out() -> None:
 
 def test_stop_ends_the_task_and_leaves_nothing_to_be_shown() -> None:
     bench = running()
-    bench.follow(desired_state.target(State.STOPPED))
+    bench.follow(desired_state.target(RunState.STOPPED))
     process = bench.tasks.live()
-    assert process.orders == [Order.STOP]
+    assert process.orders == [TaskCommand.STOP]
     assert process.signals == [signal.SIGTERM]
     bench.step()
     assert bench.supervisor.has_live_tasks()
@@ -129,17 +130,17 @@ def test_stop_ends_the_task_and_leaves_nothing_to_be_shown() -> None:
 
 def test_stop_and_resume_in_quick_succession_end_with_a_new_task() -> None:
     bench = running()
-    bench.follow(desired_state.target(State.STOPPED))
-    bench.follow(desired_state.target(State.RUNNING))
+    bench.follow(desired_state.target(RunState.STOPPED))
+    bench.follow(desired_state.target(RunState.RUNNING))
     bench.tasks.live().code = 0
     bench.step()
     assert len(bench.tasks.started) == 2
-    assert bench.state is State.RESTARTING
+    assert bench.state is RunState.RESTARTING
 
 
 def test_a_task_that_does_not_stop_in_its_time_is_killed() -> None:
     bench = running()
-    bench.follow(desired_state.target(State.STOPPED))
+    bench.follow(desired_state.target(RunState.STOPPED))
     bench.step(39)
     assert signal.SIGKILL not in bench.tasks.live().signals
     bench.step(2)
@@ -149,8 +150,8 @@ def test_a_task_that_does_not_stop_in_its_time_is_killed() -> None:
 
 def test_a_restart_flushes_and_starts_anew_without_a_wait() -> None:
     bench = running()
-    bench.follow(desired_state.restart(Scope.ALL))
-    assert bench.tasks.live().orders == [Order.STOP]
+    bench.follow(desired_state.restart(RestartScope.ALL))
+    assert bench.tasks.live().orders == [TaskCommand.STOP]
     bench.tasks.live().code = 1  # it did not flush in time: its store is away
     bench.step()
     assert len(bench.tasks.started) == 2
@@ -159,17 +160,17 @@ def test_a_restart_flushes_and_starts_anew_without_a_wait() -> None:
 
 def test_a_restart_of_one_task_leaves_the_others_alone() -> None:
     bench = running(2)
-    bench.follow(desired_state.restart(Scope.ONE, "me", 1))
-    bench.follow(desired_state.restart(Scope.ONE, "somebody else", 0))
-    assert [bench.tasks.live(number).orders for number in (0, 1)] == [[], [Order.STOP]]
+    bench.follow(desired_state.restart(RestartScope.ONE, "me", 1))
+    bench.follow(desired_state.restart(RestartScope.ONE, "somebody else", 0))
+    assert [bench.tasks.live(number).orders for number in (0, 1)] == [[], [TaskCommand.STOP]]
 
 
 def test_a_restart_while_stopped_starts_nothing_then_or_later_twice() -> None:
     bench = Bench()
-    bench.follow(desired_state.target(State.STOPPED))
-    bench.follow(desired_state.restart(Scope.ALL))
+    bench.follow(desired_state.target(RunState.STOPPED))
+    bench.follow(desired_state.restart(RestartScope.ALL))
     assert bench.tasks.started == []
-    bench.follow(desired_state.target(State.RUNNING))
+    bench.follow(desired_state.target(RunState.RUNNING))
     bench.step()
     assert len(bench.tasks.started) == 1
 
@@ -177,7 +178,7 @@ def test_a_restart_while_stopped_starts_nothing_then_or_later_twice() -> None:
 # Tasks that end
 
 
-@pytest.mark.parametrize("change", [desired_state.target(State.STOPPED), desired_state.restart(Scope.ALL)])
+@pytest.mark.parametrize("change", [desired_state.target(RunState.STOPPED), desired_state.restart(RestartScope.ALL)])
 def test_what_is_asked_while_a_task_hangs_is_not_forgotten_when_it_comes_to_itself(
     change: desired_state.Change,
 ) -> None:
@@ -186,10 +187,10 @@ def test_what_is_asked_while_a_task_hangs_is_not_forgotten_when_it_comes_to_itse
     bench.follow(change)
     bench.tasks.live().report()
     bench.step()
-    assert bench.tasks.live().orders == [Order.STOP]
+    assert bench.tasks.live().orders == [TaskCommand.STOP]
     bench.step(1)
     bench.step()
-    assert len(bench.tasks.started) == (1 if bench.orders.state is State.STOPPED else 2)
+    assert len(bench.tasks.started) == (1 if bench.orders.state is RunState.STOPPED else 2)
 
 
 @pytest.mark.parametrize("code", [-signal.SIGKILL, -signal.SIGSEGV, 70, 1, 0])
@@ -198,7 +199,7 @@ def test_a_task_that_crashes_is_started_again_after_a_while(code: int) -> None:
     bench = running()
     bench.tasks.live().code = code
     bench.step()
-    assert bench.state is State.RESTARTING
+    assert bench.state is RunState.RESTARTING
     assert "restarting in" in bench.trace
     assert bench.supervisor.tasks[0].pid == UNKNOWN
     assert len(bench.tasks.started) == 1
@@ -232,7 +233,7 @@ def test_the_wait_grows_to_a_minute_and_begins_anew_after_a_task_has_run_for_one
 
 def failed() -> Bench:
     bench = running()
-    bench.tasks.live().report(State.FAILED, "no right to the bucket")
+    bench.tasks.live().report(RunState.FAILED, "no right to the bucket")
     bench.tasks.live().code = 1
     bench.step()
     return bench
@@ -241,58 +242,58 @@ def failed() -> Bench:
 def test_a_task_that_says_why_it_cannot_go_on_stays_failed_with_its_words() -> None:
     bench = failed()
     bench.step(100_000)
-    assert (bench.state, bench.trace) == (State.FAILED, "no right to the bucket")
+    assert (bench.state, bench.trace) == (RunState.FAILED, "no right to the bucket")
     assert len(bench.tasks.started) == 1
     assert bench.supervisor.all_failed
 
 
 def test_all_has_failed_when_no_partition_is_left_that_has_not() -> None:
     bench = running()
-    bad, good = PartitionStatus("t", 0, State.FAILED), PartitionStatus("t", 1, State.RUNNING)
+    bad, good = PartitionStatus("t", 0, RunState.FAILED), PartitionStatus("t", 1, RunState.RUNNING)
     assert not bench.supervisor.all_failed
-    bench.tasks.live().report(State.FAILED, "one has failed", (bad, good))
+    bench.tasks.live().report(RunState.FAILED, "one has failed", (bad, good))
     bench.step()
     assert not bench.supervisor.all_failed
-    bench.tasks.live().report(State.FAILED, "all have failed", (bad, bad))
+    bench.tasks.live().report(RunState.FAILED, "all have failed", (bad, bad))
     bench.step()
     assert bench.supervisor.all_failed
 
 
-@pytest.mark.parametrize("scope", [Scope.ALL, Scope.FAILED, Scope.ONE])
-def test_a_failed_task_is_started_again_when_somebody_asks_for_it(scope: Scope) -> None:
+@pytest.mark.parametrize("scope", [RestartScope.ALL, RestartScope.FAILED, RestartScope.ONE])
+def test_a_failed_task_is_started_again_when_somebody_asks_for_it(scope: RestartScope) -> None:
     bench = failed()
     bench.follow(desired_state.restart(scope, "me", 0))
     assert len(bench.tasks.started) == 2
-    assert bench.state is State.RESTARTING
+    assert bench.state is RunState.RESTARTING
 
 
 def test_pausing_does_not_start_a_failed_task_stopping_and_resuming_does() -> None:
     bench = failed()
-    bench.follow(desired_state.target(State.PAUSED))
-    bench.follow(desired_state.target(State.RUNNING))
+    bench.follow(desired_state.target(RunState.PAUSED))
+    bench.follow(desired_state.target(RunState.RUNNING))
     bench.step(10)
-    assert bench.state is State.FAILED
-    bench.follow(desired_state.target(State.STOPPED))
+    assert bench.state is RunState.FAILED
+    bench.follow(desired_state.target(RunState.STOPPED))
     assert bench.supervisor.tasks == ()
-    bench.follow(desired_state.target(State.RUNNING))
+    bench.follow(desired_state.target(RunState.RUNNING))
     assert len(bench.tasks.started) == 2
 
 
 def test_a_restart_of_what_has_failed_means_tasks_with_a_failed_partition_too() -> None:
     bench = running(2)
-    bench.tasks.live(1).report(State.FAILED, "users-3: truncated")
+    bench.tasks.live(1).report(RunState.FAILED, "users-3: truncated")
     bench.step()
-    bench.follow(desired_state.restart(Scope.FAILED))
-    assert [bench.tasks.live(number).orders for number in (0, 1)] == [[], [Order.STOP]]
+    bench.follow(desired_state.restart(RestartScope.FAILED))
+    assert [bench.tasks.live(number).orders for number in (0, 1)] == [[], [TaskCommand.STOP]]
 
 
 def test_a_crash_after_a_partition_has_failed_is_a_crash() -> None:
     bench = running()
-    bench.tasks.live().report(State.FAILED, "users-3: truncated")
+    bench.tasks.live().report(RunState.FAILED, "users-3: truncated")
     bench.step()
     bench.tasks.live().code = -signal.SIGKILL
     bench.step()
-    assert bench.state is State.RESTARTING
+    assert bench.state is RunState.RESTARTING
 
 
 def test_a_machine_that_starts_no_more_processes_is_asked_again() -> None:
@@ -347,13 +348,13 @@ def test_a_task_that_was_only_slow_goes_on() -> None:
     bench.tasks.live().report()
     bench.step(10)
     assert bench.tasks.live().signals == [signal.SIGQUIT]
-    assert bench.state is State.RUNNING
+    assert bench.state is RunState.RUNNING
 
 
 def test_a_hanging_task_that_is_to_stop_ends_and_is_not_replaced() -> None:
     bench = running()
     bench.step(300)
-    bench.follow(desired_state.target(State.STOPPED))
+    bench.follow(desired_state.target(RunState.STOPPED))
     bench.step(1)
     bench.step()
     assert bench.supervisor.tasks == ()
@@ -381,7 +382,7 @@ def test_a_worker_ends_with_the_words_of_what_failed_and_a_wrong_configuration_i
 ) -> None:
     bench = running(2)
     for number in (0, 1):
-        bench.tasks.live(number).report(State.FAILED, f"reason {number}")
+        bench.tasks.live(number).report(RunState.FAILED, f"reason {number}")
         bench.tasks.live(number).code = code
     bench.step()
     with pytest.raises(TasksFailed) as caught:
@@ -426,11 +427,11 @@ def test_tasks_that_end_by_themselves_are_not_started_again() -> None:
 
 
 CHANGES = {
-    "pause": desired_state.target(State.PAUSED),
-    "resume": desired_state.target(State.RUNNING),
-    "stop": desired_state.target(State.STOPPED),
+    "pause": desired_state.target(RunState.PAUSED),
+    "resume": desired_state.target(RunState.RUNNING),
+    "stop": desired_state.target(RunState.STOPPED),
     "flush": desired_state.flush,
-    "restart": desired_state.restart(Scope.ALL),
+    "restart": desired_state.restart(RestartScope.ALL),
 }
 TIMES = {"second": 1, "minute": 60, "hour": 3600}
 ENDS = {"crash": -9, "exit 1": 1, "exit 0": 0}
@@ -449,7 +450,7 @@ def happen(bench: Bench, event: str) -> None:
         elif event == "garbage":
             process.reports.append(b"{")
         else:
-            process.report(State.RUNNING if event == "report" else State.FAILED)
+            process.report(RunState.RUNNING if event == "report" else RunState.FAILED)
 
 
 def settle(bench: Bench) -> None:
@@ -475,21 +476,21 @@ def test_whatever_comes_one_process_at_most_is_there_and_what_is_wanted_comes_ab
         assert all(process.closed for process in bench.tasks.started if process.code is not None)
     settle(bench)
     child = bench.supervisor._children[0]
-    if bench.orders.state is State.STOPPED:
+    if bench.orders.state is RunState.STOPPED:
         assert not child.is_live
         assert child.status is None
         return
-    assert child.phase in {Phase.UP, Phase.FAILED}
-    if child.phase is Phase.UP:
+    assert child.phase in {TaskPhase.UP, TaskPhase.FAILED}
+    if child.phase is TaskPhase.UP:
         live = bench.tasks.live()
-        told = [order for order in live.orders if order in {Order.PAUSE, Order.RESUME}]
-        is_paused = told[-1] is Order.PAUSE if told else live.paused
-        assert is_paused == (bench.orders.state is State.PAUSED)
+        told = [order for order in live.orders if order in {TaskCommand.PAUSE, TaskCommand.RESUME}]
+        is_paused = told[-1] is TaskCommand.PAUSE if told else live.paused
+        assert is_paused == (bench.orders.state is RunState.PAUSED)
 
 
 def test_a_child_that_was_never_wanted_does_nothing() -> None:
     tasks = FakeTasks()
-    child = Child(0, tasks, LIMITS, clock=ManualClock(), random=Random(0))
+    child = SupervisedTask(0, tasks, LIMITS, clock=ManualClock(), random=Random(0))
     child.step()
     child.halt()
     child.restart()

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyfold_sink.status import PartitionStatus, State, TaskStatus, load_task
-from keyfold_sink.task.commands import Order
-from keyfold_sink.worker.wire import Reporter, decode_order, encode_order, follow_orders, lines
+from keyfold_sink.status import PartitionStatus, RunState, TaskStatus, load_task
+from keyfold_sink.task.commands import TaskCommand
+from keyfold_sink.worker.wire import StatusPipe, decode_order, encode_order, follow_orders, lines
 
 
 @pytest.fixture
@@ -28,12 +28,12 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 
 def status(number: int, partitions: int = 0, trace: str = "") -> TaskStatus:
-    parts = tuple(PartitionStatus("a-topic", at, State.RUNNING, number) for at in range(partitions))
-    return TaskStatus(0, State.RUNNING, trace, reported_ms=number, partitions=parts)
+    parts = tuple(PartitionStatus("a-topic", at, RunState.RUNNING, number) for at in range(partitions))
+    return TaskStatus(0, RunState.RUNNING, trace, reported_ms=number, partitions=parts)
 
 
-@pytest.mark.parametrize("order", Order)
-def test_orders_travel(order: Order) -> None:
+@pytest.mark.parametrize("order", TaskCommand)
+def test_orders_travel(order: TaskCommand) -> None:
     assert decode_order(encode_order(order)) is order
 
 
@@ -52,24 +52,24 @@ def test_lines_are_whole_however_the_bytes_come(pieces: list[bytes], data: st.Da
 
 def test_orders_are_given_in_order_and_their_end_means_stop(pipe: tuple[int, int]) -> None:
     read, write = pipe
-    given_orders: list[Order] = []
+    given_orders: list[TaskCommand] = []
     ended = threading.Event()
 
-    def give(order: Order) -> None:
+    def give(order: TaskCommand) -> None:
         given_orders.append(order)
-        if order is Order.STOP:
+        if order is TaskCommand.STOP:
             ended.set()
 
     follow_orders(read, give)
-    os.write(write, encode_order(Order.PAUSE) + b"nonsense\n" + encode_order(Order.FLUSH) + b'{"order"')
+    os.write(write, encode_order(TaskCommand.PAUSE) + b"nonsense\n" + encode_order(TaskCommand.FLUSH) + b'{"order"')
     os.close(write)
     assert ended.wait(60)
-    assert given_orders == [Order.PAUSE, Order.FLUSH, Order.STOP]
+    assert given_orders == [TaskCommand.PAUSE, TaskCommand.FLUSH, TaskCommand.STOP]
 
 
 def test_the_last_report_arrives_whole_and_a_reader_that_sleeps_misses_only_older_ones(pipe: tuple[int, int]) -> None:
     read, write = pipe
-    with Reporter(write) as report:
+    with StatusPipe(write) as report:
         for number in range(50):  # no call waits, although nothing is read before all are made
             report(status(number, partitions=2000))
             time.sleep(0.001)
@@ -87,7 +87,7 @@ def test_the_last_report_arrives_whole_and_a_reader_that_sleeps_misses_only_olde
 def test_a_supervisor_that_is_gone_is_no_error(pipe: tuple[int, int]) -> None:
     read, write = pipe
     os.close(read)
-    with Reporter(write) as report:
+    with StatusPipe(write) as report:
         for number in range(3):
             report(status(number))
             time.sleep(0.02)
@@ -95,7 +95,7 @@ def test_a_supervisor_that_is_gone_is_no_error(pipe: tuple[int, int]) -> None:
 
 def test_a_reporter_ends_although_its_supervisor_never_reads(pipe: tuple[int, int]) -> None:
     read, write = pipe
-    with Reporter(write) as report:
+    with StatusPipe(write) as report:
         report(status(1, partitions=5000))
     os.close(read)  # the first thing that happens to the reading end
     for thread in threading.enumerate():  # or it writes its rest into another test's pipe, by the number of this one
@@ -105,7 +105,7 @@ def test_a_reporter_ends_although_its_supervisor_never_reads(pipe: tuple[int, in
 
 def test_a_message_that_is_no_text_does_not_silence_a_task(pipe: tuple[int, int]) -> None:
     read, write = pipe
-    with Reporter(write) as report:
+    with StatusPipe(write) as report:
         report(status(1, trace="half a character: \ud800"))
     found = load_task(os.read(read, 65_536).strip())
     assert "ud800" in found.trace

@@ -16,9 +16,9 @@ from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import Call, Chaos, Fault, FaultyStore, Kind
-from keyfold_sink.status import UNKNOWN, State, TaskStatus, WorkerStatus
-from keyfold_sink.worker.desired_state import OrderBook, sink_folder
-from keyfold_sink.worker.worker_registry import RollCall
+from keyfold_sink.status import UNKNOWN, RunState, TaskStatus, WorkerStatus
+from keyfold_sink.worker.desired_state import DesiredStateDocument, sink_folder
+from keyfold_sink.worker.worker_registry import WorkerRegistry
 from tests.support.clocks import BOTH_WAYS, HOUR_MS, SkewedClock
 
 FOLDER = sink_folder("topics", "users")
@@ -49,9 +49,9 @@ class Worker:
     def __init__(self, world: World, name: str, seed: int) -> None:
         self.faulty = FaultyStore(world.store)
         random = Random(seed)
-        self.book = OrderBook(self.faulty, FOLDER, world.clock, random)
-        self.roll = RollCall(self.faulty, FOLDER, self.book, name, clock=world.clock, random=random)
-        self.tasks: tuple[TaskStatus, ...] = (TaskStatus(0, State.RUNNING),)
+        self.book = DesiredStateDocument(self.faulty, FOLDER, world.clock, random)
+        self.roll = WorkerRegistry(self.faulty, FOLDER, self.book, name, clock=world.clock, random=random)
+        self.tasks: tuple[TaskStatus, ...] = (TaskStatus(0, RunState.RUNNING),)
 
     def status(self) -> WorkerStatus:
         return WorkerStatus(self.roll.worker_id, self.roll.slot, 1, "0.1", 0, self.tasks)
@@ -220,12 +220,12 @@ def test_a_status_is_written_when_it_changes_but_not_too_often() -> None:
         world.clock.advance(1000)
         a.turn()
         if second % 10 == 0:
-            a.tasks = (TaskStatus(0, State.RUNNING, reported_ms=second),)  # a time alone is no change
+            a.tasks = (TaskStatus(0, RunState.RUNNING, reported_ms=second),)  # a time alone is no change
     assert writes(a.faulty) - before == 3
     before = writes(a.faulty)
     for second in range(100):
         world.clock.advance(1000)
-        a.tasks = (TaskStatus(0, State.RUNNING, values={"records": second}),)
+        a.tasks = (TaskStatus(0, RunState.RUNNING, values={"records": second}),)
         a.turn()
     assert writes(a.faulty) - before == 20
 
@@ -236,10 +236,10 @@ def test_what_people_wait_for_is_written_within_a_second() -> None:
     a.turn()
     a.turn()
     world.clock.advance(1000)
-    a.tasks = (TaskStatus(0, State.FAILED, "why"),)
+    a.tasks = (TaskStatus(0, RunState.FAILED, "why"),)
     a.turn()
     (seen,) = b.roll.others(fresh=True)
-    assert seen.tasks[0].state is State.FAILED
+    assert seen.tasks[0].state is RunState.FAILED
 
 
 @pytest.mark.parametrize("kind", [Kind.LOST_ANSWER, Kind.LATE, Kind.UNAVAILABLE])

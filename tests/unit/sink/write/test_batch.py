@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, Message
 from keyfold.errors import SourceError
 from keyfold.log.record import NO_LEADER_EPOCH
 from keyfold_sink.write import batch as batch_module
-from keyfold_sink.write.batch import Slice, columns, cut, slices, value_bytes
+from keyfold_sink.write.batch import MessageSlice, columns, cut, slices, value_bytes
 
 
 def message(topic: str, partition: int, offset: int, *, error: KafkaError | None = None) -> Message:
@@ -36,7 +36,7 @@ def test_every_record_is_in_one_piece_of_its_partition_and_in_order(seed: int) -
             nexts[key] += 1
     seen: dict[tuple[str, int], list[int]] = defaultdict(list)
     for piece in slices(batch):
-        if isinstance(piece, Slice):
+        if isinstance(piece, MessageSlice):
             assert {(m.topic(), m.partition()) for m in piece.records} == {piece.key}
             seen[piece.key] += [m.offset() or 0 for m in piece.records]
         else:

@@ -17,7 +17,7 @@ from keyfold.store.memory import MemoryStore
 from keyfold.store.probe import probe
 from keyfold.store.s3 import S3Location
 from keyfold_sink.config.options import SinkOptions
-from keyfold_sink.status import State
+from keyfold_sink.status import RunState
 from keyfold_sink.task.timings import TaskTimings
 from keyfold_sink.write.credential_renewal import RENEW_EVERY_S, AccessRefused, RenewingStore, is_refusal, location_now
 from tests.support.sink_rig import T0, T1, MakeRig, rigs
@@ -201,7 +201,7 @@ def test_a_task_whose_rights_are_taken_waits_says_so_and_goes_on_by_itself(make:
     rig.until(lambda: rig.next_offset(T0) == 5)
     store.refuses = lambda _key: True
     rig.kafka.produce(T0, range(5, 10))
-    rig.until(lambda: rig.says(State.UNASSIGNED))
+    rig.until(lambda: rig.says(RunState.UNASSIGNED))
     assert "the store refuses access for 1 partitions" in rig.statuses[-1].trace
     assert "s3:PutObject" in rig.statuses[-1].trace
     status = rig.status(T0)
@@ -210,7 +210,7 @@ def test_a_task_whose_rights_are_taken_waits_says_so_and_goes_on_by_itself(make:
     assert status.lag_records == 5
     store.refuses = lambda _key: False
     rig.until(lambda: rig.next_offset(T0) == 10)
-    rig.until(lambda: rig.says(State.RUNNING))
+    rig.until(lambda: rig.says(RunState.RUNNING))
     assert rig.statuses[-1].trace == ""
 
 
@@ -223,7 +223,7 @@ def test_a_task_that_is_refused_one_partition_runs_and_says_which_right_it_lacks
     rig.kafka.tell("on_assign", T0, T1)
     rig.until(lambda: rig.next_offset(T1) == 5)
     rig.until(lambda: "the store refuses access for" in rig.statuses[-1].trace)
-    assert rig.says(State.RUNNING)
+    assert rig.says(RunState.RUNNING)
     store.refuses = lambda _key: False
     rig.until(lambda: rig.next_offset(T0) == 5)
 
@@ -234,6 +234,6 @@ def test_a_task_that_may_not_even_claim_its_partitions_waits(make: MakeRig) -> N
     rig.kafka.produce(T0, range(5))
     rig.kafka.tell("on_assign", T0)
     rig.until(lambda: bool(rig.statuses) and "the store refuses access for" in rig.statuses[-1].trace)
-    assert rig.says(State.UNASSIGNED)
+    assert rig.says(RunState.UNASSIGNED)
     store.refuses = lambda _key: False
     rig.until(lambda: rig.next_offset(T0) == 5)

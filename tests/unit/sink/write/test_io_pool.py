@@ -10,12 +10,12 @@ import pytest
 
 from keyfold.errors import StoreUnavailable
 from keyfold.runtime.backoff import Backoff
-from keyfold_sink.write.io_pool import Senders
-from keyfold_sink.write.serial_queue import Lane
+from keyfold_sink.write.io_pool import IoPool
+from keyfold_sink.write.serial_queue import SerialQueue
 
 
 def test_what_is_submitted_is_done_and_its_result_or_error_is_there() -> None:
-    senders = Senders(2)
+    senders = IoPool(2)
     assert senders.submit(lambda: 3).result(60) == 3
     with pytest.raises(ZeroDivisionError):
         senders.submit(lambda: 1 // 0).result(60)
@@ -23,7 +23,7 @@ def test_what_is_submitted_is_done_and_its_result_or_error_is_there() -> None:
 
 
 def test_no_more_calls_than_senders_are_under_way() -> None:
-    senders = Senders(3)
+    senders = IoPool(3)
     lock, inside, most = threading.Lock(), 0, 0
 
     def call() -> None:
@@ -44,8 +44,8 @@ def test_no_more_calls_than_senders_are_under_way() -> None:
 
 
 def test_lanes_that_wait_for_another_try_hold_up_no_other() -> None:
-    senders = Senders(2)
-    stuck = [Lane(senders, lambda _: None) for _ in range(20)]
+    senders = IoPool(2)
+    stuck = [SerialQueue(senders, lambda _: None) for _ in range(20)]
     slow = Backoff(first_ms=60_000, cap_ms=60_000)
 
     def away() -> None:
@@ -54,7 +54,7 @@ def test_lanes_that_wait_for_another_try_hold_up_no_other() -> None:
     for lane in stuck:
         lane.submit(lambda lane=lane: lane.retry(away, slow, Random(0)))  # type: ignore[misc]
     done = threading.Event()
-    Lane(senders, lambda _: None).submit(done.set)
+    SerialQueue(senders, lambda _: None).submit(done.set)
     assert done.wait(60)
     for lane in stuck:
         lane.close()
@@ -63,7 +63,7 @@ def test_lanes_that_wait_for_another_try_hold_up_no_other() -> None:
 
 
 def test_threads_have_an_end() -> None:
-    senders, over = Senders(2, threads_max=5), threading.Event()
+    senders, over = IoPool(2, threads_max=5), threading.Event()
 
     def wait() -> None:
         with senders.waiting():
@@ -78,7 +78,7 @@ def test_threads_have_an_end() -> None:
 
 
 def test_a_call_that_hangs_is_left_behind() -> None:
-    senders, over = Senders(1), threading.Event()
+    senders, over = IoPool(1), threading.Event()
     senders.submit(over.wait, 10)
     dropped = senders.submit(lambda: 1)
     assert not senders.end(time.monotonic() + 0.1, time.monotonic)

@@ -25,8 +25,8 @@ from keyfold_sink.config.rolling import RollPolicy, RollReason
 from keyfold_sink.kafka.source import SourceFacts, TopicGone
 from keyfold_sink.write import partition
 from keyfold_sink.write.memory_budget import InFlight
-from keyfold_sink.write.partition import Committed, PartitionWriter, Tools
-from keyfold_sink.write.serial_queue import Lane, QueueRetry
+from keyfold_sink.write.partition import Committed, PartitionWriter, WriterResources
+from keyfold_sink.write.serial_queue import QueueRetry, SerialQueue
 from tests.support.logs import columns
 from tests.support.proof import read_segments
 
@@ -67,11 +67,11 @@ class Bench:
         self.in_flight = InFlight()
         self.reports: list[Committed] = []
         self.crashes: list[BaseException] = []
-        self.lane = Lane(self.pool, self.crashes.append)
+        self.lane = SerialQueue(self.pool, self.crashes.append)
         log = PartitionLog(self.store, PLACE, clock=self.clock, random=self.random, backoff=Backoff(1, 2), patience_s=1)
         log.create(topic_id="T", cluster_id="C")
         self.session = log.claim_sink()
-        tools = Tools(self.store, self.source, self.clock, self.in_flight, self.reports.append)
+        tools = WriterResources(self.store, self.source, self.clock, self.in_flight, self.reports.append)
         retry = QueueRetry(self.lane, self.random, Backoff(1, 2))
         self.writer = PartitionWriter(self.session, self.lane, retry, self.policy, tools)
 
@@ -334,7 +334,7 @@ def test_a_store_that_fails_by_chance_gets_every_record_once(make: MakeBench, se
     faulty = FaultyStore(inner, chaos=Chaos(Random(seed), rate=0.3))
     bench.session._log.store = faulty
     bench.session._log.committer = type(bench.session._log.committer)(faulty, PLACE, bench.session._log.patience)
-    bench.writer._tools = Tools(faulty, bench.source, bench.clock, bench.in_flight, bench.reports.append)
+    bench.writer._tools = WriterResources(faulty, bench.source, bench.clock, bench.in_flight, bench.reports.append)
     random = Random(seed)
     expected: list[Record] = []
     position = 0

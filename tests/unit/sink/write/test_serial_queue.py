@@ -15,7 +15,7 @@ from keyfold.errors import AccessDenied, StoreUnavailable
 from keyfold.runtime.backoff import Backoff
 from keyfold.store.api import Create
 from keyfold.store.s3 import S3Store
-from keyfold_sink.write.serial_queue import Lane, LaneClosed
+from keyfold_sink.write.serial_queue import QueueClosed, SerialQueue
 from tests.support.scripted_s3 import Answer, scripted_server
 
 QUICK = Backoff(first_ms=1, cap_ms=2)
@@ -28,7 +28,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 def test_jobs_of_a_lane_run_in_order_and_never_two_at_once(pool: ThreadPoolExecutor) -> None:
-    lanes = [Lane(pool, lambda _: None) for _ in range(8)]
+    lanes = [SerialQueue(pool, lambda _: None) for _ in range(8)]
     seen: list[list[int]] = [[] for _ in lanes]
     inside = [0] * len(lanes)
 
@@ -49,7 +49,7 @@ def test_a_job_that_raises_closes_its_lane_and_drops_the_rest(pool: ThreadPoolEx
     crashes: list[BaseException] = []
     ended: list[int] = []
     ran: list[int] = []
-    lane = Lane(pool, crashes.append)
+    lane = SerialQueue(pool, crashes.append)
     hold = threading.Event()
 
     def fail() -> None:
@@ -71,7 +71,7 @@ def test_a_job_that_raises_closes_its_lane_and_drops_the_rest(pool: ThreadPoolEx
 
 
 def test_a_retry_goes_on_until_it_is_answered(pool: ThreadPoolExecutor) -> None:
-    lane = Lane(pool, lambda _: None)
+    lane = SerialQueue(pool, lambda _: None)
     tries = iter([StoreUnavailable("k", "busy"), StoreUnavailable("k", "busy"), None])
 
     def call() -> str:
@@ -88,12 +88,12 @@ def test_a_retry_does_not_repeat_what_repetition_does_not_cure(pool: ThreadPoolE
         raise AccessDenied("k", "no")
 
     with pytest.raises(AccessDenied):
-        Lane(pool, lambda _: None).retry(call, QUICK, Random(0))
+        SerialQueue(pool, lambda _: None).retry(call, QUICK, Random(0))
 
 
 def test_closing_a_lane_wakes_a_retry_and_is_no_crash(pool: ThreadPoolExecutor) -> None:
     crashes: list[BaseException] = []
-    lane = Lane(pool, crashes.append)
+    lane = SerialQueue(pool, crashes.append)
     began = threading.Event()
 
     def call() -> None:
@@ -105,9 +105,9 @@ def test_closing_a_lane_wakes_a_retry_and_is_no_crash(pool: ThreadPoolExecutor) 
     lane.close()
     assert lane.wait_idle(60)
     assert crashes == []
-    with pytest.raises(LaneClosed):
+    with pytest.raises(QueueClosed):
         lane.retry(call, QUICK, Random(0))
-    with pytest.raises(LaneClosed):
+    with pytest.raises(QueueClosed):
         lane.wait(5)
 
 
@@ -128,7 +128,7 @@ def test_what_was_sent_in_vain_is_held_by_nobody_once_it_has_landed() -> None:
             held.append(weakref.ref(body))
             lane.retry(lambda: store.put("k", body, Create()), Backoff(1, 1), Random(1))
 
-        lane = Lane(pool, lambda error: pytest.fail(repr(error)))
+        lane = SerialQueue(pool, lambda error: pytest.fail(repr(error)))
         gc.collect()
         gc.disable()
         try:
