@@ -1,14 +1,16 @@
-"""The sink: appends Kafka topic partitions to the log, exactly once.
+"""The sink: appends Kafka topic partitions to the log, exactly once. Each line imports only from the lines below it.
 
-cli, config       the command and its configuration
-running           a worker: the supervisor of the tasks' processes, and the state that all workers share
-rest, service     the REST API, and the service that it calls
-wire, status      messages between a supervisor and its tasks; the status of workers and tasks
-task              one task: its main loop, reports, backpressure and flushes
-group             the consumer group: assigned partitions, claims, fetching
-kafka             requests to Kafka outside of the consumer
-convert, rejects  record validation and the Schema Registry; rejected records and dead letters
-writing           one partition's writer: segments, uploads and commits
-metrics           the sink's metrics
-progress, process the progress line at a terminal; the settings of a task's process
+cli                 the command `keyfold sink`
+worker              a process with tasks: their supervisor, the state that all workers share, the service behind REST
+connection_checks   `keyfold sink validate --connect`: try what a configuration names
+task                one task: its main loop, reports, backpressure and flushes
+rest                the REST API, which calls a `service`
+validate            record validation, the Schema Registry, rejected records and dead letters
+service, progress   the interface between REST and a sink; the progress line at a terminal
+group               the consumer group: assigned partitions, claims, fetching
+write               one partition's writer: segments, uploads and commits
+kafka, metrics      Kafka clients and their requests; the sink's metrics
+config              the table of options, all checks of a configuration, and values made from it
+status              the status of workers, tasks and partitions
+topic_partition, process_tuning     the key of a partition; the allocators of a task's process
 """

@@ -63,7 +63,7 @@ def check_connections(
 
 def _kafka(options: SinkOptions, clock: Clock, on_good: Good, timeout_s: float) -> Iterator[ConfigError]:
     contact = BrokerContact(clock)
-    settings: dict[str, Any] = {**_SILENT, **options.admin_settings, "error_cb": contact.heard}
+    settings: dict[str, Any] = {**_SILENT, **options.admin_settings, "error_cb": contact.on_error}
     admin = AdminClient(settings)
     try:
         found = admin.list_topics(timeout=timeout_s).topics

@@ -23,7 +23,7 @@ from keyfold.runtime import event_log
 from keyfold.runtime.clock import SystemClock
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.kafka.consumer import open_consumer
-from keyfold_sink.process import tune_process
+from keyfold_sink.process_tuning import tune_process
 from keyfold_sink.task import run as task
 from tests.support.kafka import KafkaBroker
 

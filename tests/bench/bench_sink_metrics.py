@@ -1,6 +1,6 @@
 """What counting costs: the sink's hot loop with its meter and with one that counts nothing, alternately in one process.
 
-    loop      CPU of `BatchReader.take` per record, batches of 10,000 records of one partition down to single
+    loop      CPU of `BatchReader.accept_messages` per record, batches of 10,000 records of one partition down to single
               records, and 100 records over 50 partitions: the meter is asked once a batch and once a partition in it
     report    what a task makes each second, and a worker of it, at 1, 100 and 2,000 partitions; and a scrape
     store     a call through the metered store, which does nothing itself
@@ -37,7 +37,7 @@ from keyfold_sink.metrics import names
 from keyfold_sink.metrics.collector import SinkMetrics
 from keyfold_sink.metrics.meter import TaskMeter
 from keyfold_sink.metrics.metered_store import MeteredStore
-from keyfold_sink.process import tune_process
+from keyfold_sink.process_tuning import tune_process
 from keyfold_sink.status import PartitionStatus, RunState, TaskStatus, dump, load_task
 from keyfold_sink.task.reading import BatchReader
 from keyfold_sink.validate.error_counts import ErrorCounts
@@ -72,22 +72,22 @@ class Loop:
         self._next = dict.fromkeys(range(partitions), 0)
         owners = {("t", number): self._owner(pool, meter, number) for number in self._next}
         self.group = SimpleNamespace(
-            running=owners.get, assigned=owners, troubles=SimpleNamespace(moves=lambda: None), fetching=None
+            running=owners.get, assigned=owners, client_errors=SimpleNamespace(moves=lambda: None), fetching=None
         )
-        intake = RecordValidation(
+        validation = RecordValidation(
             ErrorPolicy(), None, cast("Any", None), ErrorCounts(meter), CLOCK, lambda _owner: True, cast("Any", None)
         )
-        self.reading = BatchReader(cast("ConsumerGroup", self.group), GapPolicy.FAIL, intake, meter)
+        self.reading = BatchReader(cast("ConsumerGroup", self.group), GapPolicy.FAIL, validation, meter)
 
     def _owner(self, pool: ThreadPoolExecutor, meter: TaskMeter, number: int) -> AssignedPartition:
         log = PartitionLog(MemoryStore(), Place("topics", "t", number), clock=CLOCK, random=Random(1))
         log.create(topic_id="T", cluster_id="C")
-        lane = SerialQueue(pool, lambda error: print(error, file=sys.stderr))
-        retry = QueueRetry(lane, Random(2))
+        queue = SerialQueue(pool, lambda error: print(error, file=sys.stderr))
+        retry = QueueRetry(queue, Random(2))
         source = FakeSource(FakeConsumer())
         tools = WriterResources(log.store, source, CLOCK, InFlight(), lambda _committed: None, meter=meter)
-        owner = AssignedPartition(("t", number), lane, retry, log, PartitionHealth(CLOCK))
-        owner.writer = PartitionWriter(log.claim_sink(), lane, retry, RollPolicy(32_000_000, 600_000), tools)
+        owner = AssignedPartition(("t", number), queue, retry, log, PartitionHealth(CLOCK))
+        owner.writer = PartitionWriter(log.claim_sink(), queue, retry, RollPolicy(32_000_000, 600_000), tools)
         owner.is_fetched = owner.has_read = True
         return owner
 
@@ -126,7 +126,7 @@ def loop(batch: int, partitions: int, records: int, runs: int, calls: tuple[floa
                 gc.collect()
                 began = time.process_time()
                 for messages in batches:
-                    side.reading.take(messages)
+                    side.reading.accept_messages(messages)
                 best[place] = min(best[place], (time.process_time() - began) / sum(map(len, batches)) * 1e6)
     without, counted = best
     share = (calls[0] + calls[1] * partitions) / (without * batch)

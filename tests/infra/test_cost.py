@@ -60,21 +60,21 @@ def test_an_hour_of_a_worker(is_busy: bool) -> None:
     clock = ManualClock()
     store = CountedStore(MemoryStore(clock=clock))
     folder, dice = sink_folder("topics", "users"), Random(1)
-    book = DesiredStateDocument(store, folder, clock, dice)
-    roll_call = WorkerRegistry(store, folder, book, "one", clock=clock, random=dice)
+    document = DesiredStateDocument(store, folder, clock, dice)
+    registry = WorkerRegistry(store, folder, document, "one", clock=clock, random=dice)
 
     def status() -> WorkerStatus:
         position = int(clock.monotonic_s()) if is_busy else 0
         partition = PartitionStatus("users", 0, RunState.RUNNING, position=position)
         task = TaskStatus(0, RunState.RUNNING, partitions=(partition,))
-        return WorkerStatus("one", roll_call.slot, 1, "0.1", 0, (task,))
+        return WorkerStatus("one", registry.slot, 1, "0.1", 0, (task,))
 
-    every_s = WorkerTimings().roll_call_every_s
-    turns_a_look = round(WorkerTimings().orders_every_s / every_s)
+    every_s = WorkerTimings().registry_every_s
+    turns_a_look = round(WorkerTimings().desired_state_every_s / every_s)
     for turn in range(round(HOUR_S / every_s)):
         if turn % turns_a_look == 0:
-            book.look()
-        roll_call.turn(status)
+            document.refresh()
+        registry.update(status)
         clock.advance(round(1000 * every_s))
     near(counted(store.calls) * 24, bill.worker(is_busy=is_busy), within=0.02)
 
@@ -102,16 +102,16 @@ def rolled(rolls: int, records_a_roll: int, value_bytes: int) -> tuple[Asked, Co
     store.reset()
     crashes: list[BaseException] = []
     with ThreadPoolExecutor(1) as pool:
-        lane = SerialQueue(pool, crashes.append)
+        queue = SerialQueue(pool, crashes.append)
         tools = WriterResources(store, _Source(), clock, InFlight(), lambda _: None)
-        retry = QueueRetry(lane, dice, Backoff(1, 2))
-        writer = PartitionWriter(session, lane, retry, RollPolicy(1 << 40, SEGMENT_MS), tools)
+        retry = QueueRetry(queue, dice, Backoff(1, 2))
+        writer = PartitionWriter(session, queue, retry, RollPolicy(1 << 40, SEGMENT_MS), tools)
         for offset in range(rolls * records_a_roll):
             row = Record(offset, 5, "CreateTime", b"k", dice.randbytes(value_bytes), (), 3)
             writer.append(columns([row]), 100.0)
             clock.advance(SEGMENT_MS // records_a_roll)
             writer.roll_if_due()
-            assert lane.wait_idle(300)
+            assert queue.wait_idle(300)
             assert not crashes
     assert len(session.manifest.segments) == rolls
     return counted(store.calls), store

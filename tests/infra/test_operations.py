@@ -17,7 +17,7 @@ import yaml
 from starlette.testclient import TestClient
 
 from keyfold.cli.app import cli, run
-from keyfold_sink.rest.app import make_app
+from keyfold_sink.rest.server import make_app
 from tests.support.each import each
 from tests.support.fake_service import FakeService, make_backend
 from tests.support.operations_docs import COMMAND, PAGE, page

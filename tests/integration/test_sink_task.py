@@ -53,7 +53,7 @@ def test_nothing_is_read_while_paused_whatever_the_group_does_meanwhile(
     first = task(topics=name, name=name)
     fill(broker, name, 500)
     first.until(lambda: first.partition((name, 0)).next_offset == 500)
-    first.orders.give(TaskCommand.PAUSE)
+    first.commands.add(TaskCommand.PAUSE)
     first.until(lambda: first.last.state is RunState.PAUSED)
     fill(broker, name, 300)
     fill(broker, name, 200, partition=1)
@@ -72,7 +72,7 @@ def test_nothing_is_read_while_paused_whatever_the_group_does_meanwhile(
     first.until(lambda: all(p.state is RunState.PAUSED for p in first.last.partitions))
     first.rests()
     assert {p.position for p in first.last.partitions} == {500, 0}
-    first.orders.give(TaskCommand.RESUME)
+    first.commands.add(TaskCommand.RESUME)
     first.until(lambda: [first.partition((name, n)).next_offset for n in (0, 1)] == [800, 200])
     assert first.last.state is RunState.RUNNING
     assert first.offsets((name, 0)) == list(range(800))
@@ -86,7 +86,7 @@ def test_the_lag_is_seen_while_nothing_is_read(broker: KafkaBroker, topic: MakeT
     one = task(topics=name, name=name, timings=TaskTimings(ends_interval_s=0.3))
     one.until(lambda: one.partition((name, 0)).next_offset == 100)
     one.until(lambda: one.partition((name, 0)).end_offset == 100)
-    one.orders.give(TaskCommand.PAUSE)
+    one.commands.add(TaskCommand.PAUSE)
     one.until(lambda: one.last.state is RunState.PAUSED)
     fill(broker, name, 50)
     one.until(lambda: one.partition((name, 0)).lag_records == 50)
@@ -102,7 +102,7 @@ def test_a_flush_that_was_asked_for_commits_before_the_segment_is_due(
     status = one.partition((name, 0))
     assert status.next_offset == 0
     assert abs(status.oldest_record_ms - time.time() * 1000) < 60_000
-    one.orders.give(TaskCommand.FLUSH)
+    one.commands.add(TaskCommand.FLUSH)
     one.until(lambda: one.partition((name, 0)).next_offset == 100)
     one.until(lambda: one.partition((name, 0)).oldest_record_ms == -1)
 

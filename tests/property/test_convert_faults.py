@@ -19,7 +19,6 @@ from keyfold.store.api import Blob, PutMode, PutResult
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.validate.convert.api import SchemasPending
 from keyfold_sink.validate.convert.avro_check import VALUE_HEADER, AvroCheck
-from keyfold_sink.validate.convert.kept import SchemaArchiveWriter
 from keyfold_sink.validate.convert.registry_api import (
     RegisteredSchema,
     RegistryRefused,
@@ -27,6 +26,7 @@ from keyfold_sink.validate.convert.registry_api import (
     SchemaKey,
     SchemaUnknown,
 )
+from keyfold_sink.validate.convert.schema_archive import SchemaArchiveWriter
 from keyfold_sink.validate.convert.schemas import RegistryRetry, Schemas, SchemaTimings
 
 SCHEMAS = 60
@@ -107,7 +107,7 @@ def test_every_batch_is_judged_in_the_end_and_no_record_passes_whose_schema_is_n
         clock=SystemClock(),
         random=Random(seed),
         cache_size=random.choice([1, 5, 200]),
-        persistence=RegistryRetry(Backoff(first_ms=1, cap_ms=3)),
+        retry=RegistryRetry(Backoff(first_ms=1, cap_ms=3)),
         timings=SchemaTimings(look_again_s=0.001, refused_for_s=0.05),
     )
     check = AvroCheck(schemas, VALUE_HEADER)

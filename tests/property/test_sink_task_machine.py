@@ -74,9 +74,9 @@ class SinkTaskMachine(RuleBasedStateMachine):
     def wait(self, milliseconds: int) -> None:
         self.machine.clock.advance(milliseconds)
 
-    @rule(order=st.sampled_from([TaskCommand.PAUSE, TaskCommand.RESUME, TaskCommand.FLUSH]))
-    def order(self, order: TaskCommand) -> None:
-        self.machine.order(order)
+    @rule(command=st.sampled_from([TaskCommand.PAUSE, TaskCommand.RESUME, TaskCommand.FLUSH]))
+    def command(self, command: TaskCommand) -> None:
+        self.machine.command(command)
 
     @rule(key=KEY, records=st.integers(0, 9))
     def rival(self, key: tuple[str, int], records: int) -> None:

@@ -56,9 +56,9 @@ class World:
 
     def step(self, name: str, *arguments: Any) -> None:
         getattr(self, "do_" + name.replace(" ", "_"))(*arguments)
-        self.desk.intake.step()
+        self.desk.validation.resume_waiting()
         assert self.desk.failures == []
-        self.desk.owner.lane.wait_idle(0.01 if self.topic.is_away else 20)
+        self.desk.owner.queue.wait_idle(0.01 if self.topic.is_away else 20)
 
     def do_produce(self, rows: list[tuple[bytes, int]]) -> None:
         for value, distance in rows:
@@ -73,7 +73,7 @@ class World:
 
     def do_end(self) -> None:
         if self.read == self.end and not self.desk.owner.holds:
-            self.desk.intake.read_to(self.desk.owner, self.end)
+            self.desk.validation.read_to(self.desk.owner, self.end)
 
     def do_schema(self, known: bool) -> None:
         self.checks.asking, self.checks.known = False, known
@@ -94,15 +94,15 @@ class World:
         self.store.add(Fault(at, kind))
         self.desk.commit_later()
         if not self.topic.is_away:
-            self.desk.owner.lane.wait_idle(60)
+            self.desk.owner.queue.wait_idle(60)
         self._begin_anew()
 
     def do_set_back(self) -> None:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self.desk.owner.lane.close()
-        assert self.desk.owner.lane.wait_idle(60)
+        self.desk.owner.queue.close()
+        assert self.desk.owner.queue.wait_idle(60)
         self.store.land()
         self.store = FaultyStore(self.inner)
         self.desk.store = self.store
@@ -115,10 +115,10 @@ class World:
         self.do_schema(known=True)
         for _ in range(len(self.records) + 5):
             self.desk.clock.advance(1000)
-            self.desk.intake.step()
+            self.desk.validation.resume_waiting()
             self.do_read(100)
         self.do_end()
-        assert self.desk.intake.kept_bytes == 0
+        assert self.desk.validation.kept_bytes == 0
         self.desk.commit()
         assert [crash for crash in self.desk.crashes if not isinstance(crash, SimulatedCrash)] == []
 
@@ -163,7 +163,7 @@ def live(make: MakeDesk, steps: list[Step]) -> None:
         report = verify_partition(world.inner, PLACE, clock=world.desk.clock, random=world.desk.random)
         assert [finding for finding in report.findings if finding.kind.is_damage] == []
     finally:
-        world.desk.owner.lane.close()
+        world.desk.owner.queue.close()
 
 
 @pytest.mark.sharded
@@ -173,7 +173,7 @@ def test_every_offset_is_in_one_place(make: MakeDesk, steps: list[Step]) -> None
     live(make, steps)
 
 
-_take = Skips.take
+_take = Skips.take_until
 
 BUGS: dict[str, tuple[type, str, Any]] = {
     "commits wait for no letter": (PartitionWriter, "_await", lambda _self, _deliveries: None),
@@ -183,7 +183,7 @@ BUGS: dict[str, tuple[type, str, Any]] = {
         lambda _self, owner, offset: owner.writer.read_to(offset),
     ),
     "gaps are forgotten": (PartitionWriter, "skip", lambda self, _gaps, delivery: self._skips.add((), delivery)),
-    "gaps come a commit early": (Skips, "take", lambda self, _position: _take(self, 1 << 60)),
+    "gaps come a commit early": (Skips, "take_until", lambda self, _position: _take(self, 1 << 60)),
 }
 
 

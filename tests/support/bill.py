@@ -60,7 +60,7 @@ def worker(*, is_busy: bool) -> Asked:
     """One worker's day: orders, its status, and a look for those who are gone. Partitions make no difference."""
     sweeps = DAY_S / _SWEEP_EVERY_S
     statuses = DAY_S / (_AT_MOST_EVERY_S if is_busy else _AT_LEAST_EVERY_S)
-    return Asked(statuses + sweeps, DAY_S / WorkerTimings().orders_every_s + sweeps)
+    return Asked(statuses + sweeps, DAY_S / WorkerTimings().desired_state_every_s + sweeps)
 
 
 def roll(size_bytes: int = 0) -> Asked:

@@ -29,7 +29,7 @@ from keyfold_sink.status import RunState, TaskStatus
 from keyfold_sink.task.report import StatusReporter
 from keyfold_sink.task.run import run_task
 
-# `keyfold_sink.process` leaves alone what the operator has set. This process goes on to run other tests.
+# `keyfold_sink.process_tuning` leaves alone what the operator has set. This process goes on to run other tests.
 _ALLOCATORS: Final = {"MALLOC_ARENA_MAX": "8", "MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
 
 
@@ -60,9 +60,9 @@ def run_task_here(environment: Mapping[str, str], config: Path, clock: Clock) ->
 
     with _process_as_found(environment):
         event_log.configure(json=True, stream=err)
-        options, voice = options_of(read_config(config)), StatusReporter(0, clock, stop_a_failed_one, interval_s=0.1)
+        options, reporter = options_of(read_config(config)), StatusReporter(0, clock, stop_a_failed_one, interval_s=0.1)
         try:
-            run_task(options, stop=stop, until_caught_up=False, clock=clock, random=Random(), voice=voice)
+            run_task(options, stop=stop, until_caught_up=False, clock=clock, random=Random(), reporter=reporter)
         except KeyfoldError as error:
             err.write(f"error: {' '.join(error.message.split())}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
             return Ended(error.exit_code, "", err.getvalue())

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from keyfold_sink.status import PartitionStatus, RunState, TaskStatus, dump
 from keyfold_sink.task.commands import TaskCommand
-from keyfold_sink.worker.wire import decode_order, lines
+from keyfold_sink.worker.wire import decode_command, lines
 
 
 @dataclass(eq=False)
@@ -25,7 +25,7 @@ class FakeProcess:
     number: int
     paused: bool
     pid: int
-    orders: list[TaskCommand] = field(default_factory=list)
+    commands: list[TaskCommand] = field(default_factory=list)
     signals: list[signal.Signals] = field(default_factory=list)
     code: int | None = None
     closed: bool = False
@@ -33,9 +33,9 @@ class FakeProcess:
     deaf: bool = False
 
     def send(self, line: bytes) -> None:
-        self.orders.append(decode_order(line))
+        self.commands.append(decode_command(line))
 
-    def take(self) -> list[bytes]:
+    def take_lines(self) -> list[bytes]:
         taken, self.reports = self.reports, []
         return taken
 
@@ -94,8 +94,8 @@ def main(behaviour: str, fd: int) -> None:
     """
     if behaviour in {"hang", "stubborn"}:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    orders: list[TaskCommand] = []
-    threading.Thread(target=follow, args=(orders,), daemon=True).start()
+    commands: list[TaskCommand] = []
+    threading.Thread(target=follow, args=(commands,), daemon=True).start()
     if behaviour == "slow":
         time.sleep(1)
     if behaviour in LAST_WORDS:
@@ -108,25 +108,25 @@ def main(behaviour: str, fd: int) -> None:
             signal.pause()
         if behaviour == "garbage":
             os.write(fd, b"\xff\x00{]\n" + b"x" * 30_000 + b'\n{"number": 0}\n[1]\n')
-        report(fd, orders)
+        report(fd, commands)
         if behaviour in CODES:
             sys.exit(CODES[behaviour])
-        if behaviour != "stubborn" and TaskCommand.STOP in orders:
+        if behaviour != "stubborn" and TaskCommand.STOP in commands:
             sys.exit(0)
         time.sleep(0.05)
 
 
-def follow(orders: list[TaskCommand]) -> None:
+def follow(commands: list[TaskCommand]) -> None:
     for line in lines(lambda: os.read(0, 4096)):
         if b'"config"' not in line:
-            orders += [decode_order(line)]
-    orders += [TaskCommand.STOP]
+            commands += [decode_command(line)]
+    commands += [TaskCommand.STOP]
 
 
-def report(fd: int, orders: Sequence[TaskCommand]) -> None:
-    told = [order for order in orders if order in {TaskCommand.PAUSE, TaskCommand.RESUME}]
+def report(fd: int, commands: Sequence[TaskCommand]) -> None:
+    told = [command for command in commands if command in {TaskCommand.PAUSE, TaskCommand.RESUME}]
     state = RunState.PAUSED if told[-1:] == [TaskCommand.PAUSE] else RunState.RUNNING
-    say(fd, TaskStatus(0, state, pid=os.getpid(), values={"flushes": orders.count(TaskCommand.FLUSH)}))
+    say(fd, TaskStatus(0, state, pid=os.getpid(), values={"flushes": commands.count(TaskCommand.FLUSH)}))
 
 
 def say(fd: int, status: TaskStatus) -> None:

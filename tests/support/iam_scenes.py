@@ -30,7 +30,7 @@ from keyfold_compactor.job import Job, RunSelection
 from keyfold_compactor.options import CompactOptions
 from keyfold_demo.faults import DROP, Fault
 from keyfold_sink.status import RunState, TaskStatus, WorkerStatus
-from keyfold_sink.validate.convert.kept import SchemaArchiveWriter
+from keyfold_sink.validate.convert.schema_archive import SchemaArchiveWriter
 from keyfold_sink.worker.desired_state import DesiredStateDocument, sink_folder, take_slot
 from keyfold_sink.worker.log_end_offsets import LogEndOffsets
 from keyfold_sink.worker.worker_registry import WorkerRegistry, leave_quietly
@@ -162,11 +162,13 @@ class _Worker:
 
     def __init__(self, store: ObjectStore, clock: ManualClock, name: str) -> None:
         random = Random(name)
-        self.book = DesiredStateDocument(store, sink_folder(TOPICS_DIR, SINK), clock, random)
-        self.roll = WorkerRegistry(store, sink_folder(TOPICS_DIR, SINK), self.book, name, clock=clock, random=random)
+        self.document = DesiredStateDocument(store, sink_folder(TOPICS_DIR, SINK), clock, random)
+        self.roll = WorkerRegistry(
+            store, sink_folder(TOPICS_DIR, SINK), self.document, name, clock=clock, random=random
+        )
 
     def turn(self) -> None:
-        self.roll.turn(
+        self.roll.update(
             lambda: WorkerStatus(self.roll.worker_id, self.roll.slot, 1, "0.1", 0, (TaskStatus(0, RunState.RUNNING),))
         )
 
@@ -179,7 +181,7 @@ def _sink_workers(stage: Stage, user: str) -> None:
             worker.turn()
         clock.advance(60_000)
     one.roll.others(fresh=True)
-    one.book.change(take_slot("third"))
+    one.document.change(take_slot("third"))
     leave_quietly(other.roll)
 
 

@@ -48,7 +48,7 @@ class LiveTask:
         values = {"name": "live", "bootstrap.servers": bootstrap_servers, "s3.bucket.name": "b", "topics.dir": "topics"}
         options = SinkOptions.parse({**values, **_QUICK, **{key.replace("__", "."): v for key, v in config.items()}})
         self.store = store
-        self.orders = TaskCommands(threading.Event(), pause=pause)
+        self.commands = TaskCommands(threading.Event(), pause=pause)
         self.statuses: list[TaskStatus] = []
         self.error: BaseException | None = None
         clock = SystemClock()
@@ -62,8 +62,8 @@ class LiveTask:
             ),
             clock=clock,
             random=Random(),
-            orders=self.orders,
-            voice=StatusReporter(0, clock, self.statuses.append, interval_s=0.05),
+            commands=self.commands,
+            reporter=StatusReporter(0, clock, self.statuses.append, interval_s=0.05),
             timings=timings,
         )
         self._thread = threading.Thread(target=self._run)
@@ -79,7 +79,7 @@ class LiveTask:
         return self
 
     def end(self) -> None:
-        self.orders.give(TaskCommand.STOP)
+        self.commands.add(TaskCommand.STOP)
         self._thread.join(60)
         assert not self._thread.is_alive()
 
@@ -135,6 +135,6 @@ def live_tasks(bootstrap_servers: str) -> Iterator[MakeTask]:
         yield build
     finally:
         for task in made:
-            task.orders.give(TaskCommand.STOP)
+            task.commands.add(TaskCommand.STOP)
         for task in made:
             task.end()

@@ -192,7 +192,7 @@ class Desk:
                 clock=self.clock,
             )
         sender = DeadLetterOrigin("sink", 3, context=True)
-        self.intake = RecordValidation(
+        self.validation = RecordValidation(
             ErrorPolicy(tolerates, logs, policy.get("logs_messages", False), sender, self.letters),
             checks,
             self.fetching,
@@ -211,15 +211,15 @@ class Desk:
     def claim(self) -> None:
         log = self._log()
         self.session = log.claim_sink()
-        lane = SerialQueue(self.pool, self.crashes.append)
-        retry = QueueRetry(lane, self.random, Backoff(1, 2))
-        self.owner = AssignedPartition(KEY, lane, retry, log, PartitionHealth(self.clock))
+        queue = SerialQueue(self.pool, self.crashes.append)
+        retry = QueueRetry(queue, self.random, Backoff(1, 2))
+        self.owner = AssignedPartition(KEY, queue, retry, log, PartitionHealth(self.clock))
         tools = WriterResources(self.store, OneTopic(), self.clock, self.in_flight, self.reports.append)
-        self.owner.writer = self.writer = PartitionWriter(self.session, lane, retry, self.roll_policy, tools)
+        self.owner.writer = self.writer = PartitionWriter(self.session, queue, retry, self.roll_policy, tools)
         self.owner.is_fetched = True
 
     def take(self, *messages: Message) -> None:
-        self.intake.take(self.owner, self.intake.read(messages, 100.0))
+        self.validation.accept_batch(self.owner, self.validation.build_batch(messages, 100.0))
 
     def values(self, begin: int, *values: bytes) -> None:
         """Records with these values, one after another."""
@@ -233,7 +233,7 @@ class Desk:
         self.writer.roll(RollReason.REQUEST)
 
     def settle(self) -> Manifest:
-        assert self.owner.lane.wait_idle(60)
+        assert self.owner.queue.wait_idle(60)
         return self.session.refresh()
 
     def count(self, name: str) -> float:
@@ -255,4 +255,4 @@ def desks() -> Iterator[MakeDesk]:
 
         yield build
         for desk in made:
-            desk.owner.lane.close()
+            desk.owner.queue.close()

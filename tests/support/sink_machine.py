@@ -97,7 +97,7 @@ class TaskMachine:
         self.kafka = FakeConsumer(idle_s=0.0, batch=5)
         self.source = FakeSource(self.kafka)
         self.hands = Hands()
-        self.orders = TaskCommands(threading.Event())
+        self.commands = TaskCommands(threading.Event())
         self.statuses: list[TaskStatus] = []
         self.owned: set[Key] = set()
         self.refusals = 0
@@ -114,12 +114,12 @@ class TaskMachine:
                 open_consumer=lambda _on_commit, _on_error: self.kafka,
                 clock=self.clock,
                 random=Random(1),
-                orders=self.orders,
-                voice=StatusReporter(0, self.clock, self.statuses.append, interval_s=0.0),
+                commands=self.commands,
+                reporter=StatusReporter(0, self.clock, self.statuses.append, interval_s=0.0),
             )
         self.group = self.task._group
         self.kafka.on_commit, self.kafka.on_error = self.group.on_commit, self.group.on_error
-        self.task.begin(self.kafka)
+        self.task.join_group(self.kafka)
 
     def _refuse(self, _offset: TopicPartition) -> KafkaError | None:
         if self.refusals <= 0:
@@ -132,17 +132,17 @@ class TaskMachine:
     def turn(self) -> None:
         """Once around the loop, a little later."""
         self.clock.advance(1)
-        self.task.turn(self.kafka)
+        self.task.run_round(self.kafka)
         if not self.is_paused:
             self._read_when_paused = None
         elif self._read_when_paused is None:
             self._read_when_paused = self.kafka.handed_over.total()
 
-    def order(self, order: TaskCommand) -> None:
+    def command(self, command: TaskCommand) -> None:
         """Somebody gives an order."""
-        self.orders.give(order)
-        if order is not TaskCommand.FLUSH:
-            self.is_paused = order is TaskCommand.PAUSE
+        self.commands.add(command)
+        if command is not TaskCommand.FLUSH:
+            self.is_paused = command is TaskCommand.PAUSE
             self._read_when_paused = None  # until the task has had a turn
 
     def produce(self, key: Key, count: int, hole: int) -> None:
@@ -171,14 +171,14 @@ class TaskMachine:
         session = log.claim_sink()
         hands = Hands()
         hands.at_once = True
-        lane = SerialQueue(hands, lambda _error: None)
+        queue = SerialQueue(hands, lambda _error: None)
         tools = WriterResources(self.store, self.source, self.clock, InFlight(), lambda _event: None)
-        writer = PartitionWriter(session, lane, QueueRetry(lane, Random(0)), RollPolicy(10**7, 10**7), tools)
+        writer = PartitionWriter(session, queue, QueueRetry(queue, Random(0)), RollPolicy(10**7, 10**7), tools)
         rows = [m for m in self.kafka.records.get(key, []) if (m.offset() or 0) >= writer.position][:records]
         if rows:
             writer.append(columns(rows), 100.0)
         writer.roll(RollReason.REQUEST)
-        assert lane.crash is None
+        assert queue.crash is None
 
     def report_error(self, key: Key, code: int) -> None:
         """The client reports an error of a partition."""
@@ -256,7 +256,7 @@ class TaskMachine:
             *(lambda: self.produce(random.choice(KEYS), random.randint(1, 12), random.choice((0, 0, 3))),) * 4,
             lambda: self.assign(random.choice(KEYS)),
             lambda: self._take_one_away(random),
-            lambda: self.order(random.choice((TaskCommand.PAUSE, *(TaskCommand.RESUME,) * 4, TaskCommand.FLUSH))),
+            lambda: self.command(random.choice((TaskCommand.PAUSE, *(TaskCommand.RESUME,) * 4, TaskCommand.FLUSH))),
             lambda: self.rival(random.choice(KEYS), random.choice((0, 0, 5))),
             lambda: self.report_error(random.choice(KEYS), random.choice(ERRORS)),
             lambda: self.clock.advance(random.choice((10, 200, 1_500, 20_000))),
@@ -282,7 +282,7 @@ class TaskMachine:
 
     def settle(self) -> None:
         """Nothing happens any more but work: all of it comes to be in the logs."""
-        self.order(TaskCommand.RESUME)
+        self.command(TaskCommand.RESUME)
         self.refusals = 0
         self.quiet(lambda: not self.hands.jobs)
         for key in KEYS:

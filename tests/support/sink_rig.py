@@ -51,7 +51,7 @@ class Rig:
         values["offset.flush.interval.ms"] = "50"
         values |= {key.replace("__", "."): value for key, value in changes.items()}
         self.store = store
-        self.orders = TaskCommands(threading.Event(), pause=pause)
+        self.commands = TaskCommands(threading.Event(), pause=pause)
         self.statuses: list[TaskStatus] = []
         self.error: BaseException | None = None
         self.kafka = FakeConsumer()
@@ -62,8 +62,8 @@ class Rig:
             open_consumer=self._open_consumer,
             clock=clock or SystemClock(),
             random=Random(1),
-            orders=self.orders,
-            voice=StatusReporter(0, clock or SystemClock(), self.statuses.append, interval_s=0.02),
+            commands=self.commands,
+            reporter=StatusReporter(0, clock or SystemClock(), self.statuses.append, interval_s=0.02),
             catch_up=None if catch_up is None else CatchUp(catch_up),
             transaction_timeout_s=transaction_timeout_s,
             checks=checks,
@@ -89,7 +89,7 @@ class Rig:
             self.until(lambda: bool(self.kafka._on))
 
     def end(self) -> None:
-        self.orders.give(TaskCommand.STOP)
+        self.commands.add(TaskCommand.STOP)
         self._thread.join(60)
         assert not self._thread.is_alive()
 

@@ -47,8 +47,8 @@ class FakeCluster:
 class FakeTasks:
     """A supervisor that follows at once."""
 
-    def __init__(self, book: DesiredStateDocument) -> None:
-        self._book = book
+    def __init__(self, document: DesiredStateDocument) -> None:
+        self._document = document
         self.of: tuple[TaskStatus, ...] = ()
         self.version: int | None = None
         self.is_alive = True
@@ -65,7 +65,7 @@ class FakeTasks:
     def orders_version(self) -> int:
         if self.version is not None:
             return self.version
-        return 0 if self._book.known is None else self._book.known.version
+        return 0 if self._document.known is None else self._document.known.version
 
 
 class Worker:
@@ -75,13 +75,13 @@ class Worker:
         self.faulty = FaultyStore(world.store)
         random = Random(int.from_bytes(name.encode()))
         clock = world.clock
-        self.book = DesiredStateDocument(self.faulty, FOLDER, clock, random)
-        self.roll = WorkerRegistry(self.faulty, FOLDER, self.book, name, clock=clock, random=random)
-        self.tasks = FakeTasks(self.book)
+        self.document = DesiredStateDocument(self.faulty, FOLDER, clock, random)
+        self.roll = WorkerRegistry(self.faulty, FOLDER, self.document, name, clock=clock, random=random)
+        self.tasks = FakeTasks(self.document)
         self.service = SinkService(
             SinkOptions.parse({**VALUES, **world.values}),
-            book=self.book,
-            roll_call=self.roll,
+            document=self.document,
+            registry=self.roll,
             tasks=self.tasks,
             ends=LogEndOffsets(self.faulty, "topics", world.cluster, clock, random),
             ask_cluster_id=world.ask_cluster_id,
@@ -90,8 +90,8 @@ class Worker:
         )
 
     def turn(self) -> None:
-        self.book.look()
-        self.roll.turn(self.service.own_status)
+        self.document.refresh()
+        self.roll.update(self.service.own_status)
 
 
 class World:

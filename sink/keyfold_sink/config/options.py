@@ -105,7 +105,7 @@ class SinkOptions(
                 _DEAD_LETTERS, f"{topic!r} is one of `topics`: the sink would read its dead letters again"
             )
         elif topic and self.topics_regex:
-            yield from _letters_read_again(self.topics_regex, topic)
+            yield from _reads_own_dead_letters(self.topics_regex, topic)
 
     @property
     def location(self) -> S3Location:
@@ -136,7 +136,7 @@ class SinkOptions(
 _DEAD_LETTERS: Final = "errors.deadletterqueue.topic.name"
 
 
-def _letters_read_again(regex: str, topic: str) -> Iterator[ConfigError]:
+def _reads_own_dead_letters(regex: str, topic: str) -> Iterator[ConfigError]:
     try:
         pattern = topic_pattern(regex)
     except ConfigError:

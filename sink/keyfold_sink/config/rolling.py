@@ -65,7 +65,7 @@ class RollPolicy:
         """Whether `segment.ms` has passed since `since_s`."""
         return (now_s - since_s) * 1000 >= self.segment_ms
 
-    def room(self, record_count: int, mean_record_bytes: float) -> int:
+    def records_until_check(self, record_count: int, mean_record_bytes: float) -> int:
         """Return how many records may be appended before the next call of `due`; at least one.
 
         `mean_record_bytes` is the size before compression, so the result errs on the small side.

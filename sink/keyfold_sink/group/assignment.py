@@ -57,7 +57,7 @@ _TRUNCATION_LOOKS: Final = 3
 # At most this number of offsets after the log's last record are read again, to prove with that record that the topic is
 # the same.
 _READ_AGAIN_MAX: Final = 10_000
-_SET_BACK_DELAYS: Final = Backoff(first_ms=200, cap_ms=30_000)
+_RESET_DELAYS: Final = Backoff(first_ms=200, cap_ms=30_000)
 
 
 class PartitionStage(Enum):
@@ -73,7 +73,7 @@ class PartitionStage(Enum):
 class PauseReason(Enum):
     """Why reading is paused."""
 
-    ORDER = "paused on request"
+    REQUEST = "paused on request"
     MEMORY = "buffer.memory is full until the store catches up"
     SCHEMAS = "waiting for a schema from the Schema Registry"
     LETTERS = "Kafka does not accept dead letters at present"
@@ -110,10 +110,10 @@ class PartitionStopped:
 Report = Callable[[Loaded | Claimed | PartitionStopped], None]
 
 
-def set_back_s(set_backs: int, random: Random) -> float:
+def reset_delay_s(resets: int, random: Random) -> float:
     """Return the delay before the next attempt after this number of resets."""
-    delays = _SET_BACK_DELAYS.delays_s(random)
-    return 0.0 if set_backs == 0 else [next(delays) for _ in range(min(set_backs, 12))][-1]
+    delays = _RESET_DELAYS.delays_s(random)
+    return 0.0 if resets == 0 else [next(delays) for _ in range(min(resets, 12))][-1]
 
 
 @dataclass(eq=False, slots=True)
@@ -127,11 +127,11 @@ class AssignedPartition:
     """
 
     key: TopicPartitionKey
-    lane: SerialQueue
+    queue: SerialQueue
     retry: QueueRetry
     log: PartitionLog
     health: PartitionHealth
-    set_backs: int = 0
+    resets: int = 0
     fences: int = 0
     load_at_s: float = 0.0
     is_loading: bool = False
@@ -268,7 +268,7 @@ class Claims:
         for looks_left in reversed(range(_TRUNCATION_LOOKS)):
             if facts.end_offset >= pinned.manifest.next_offset or not looks_left:
                 break
-            owner.lane.wait(1.0)
+            owner.queue.wait(1.0)
             facts = self._facts(owner)
         return check_offsets(pinned.manifest, facts, self.gap_policy)
 

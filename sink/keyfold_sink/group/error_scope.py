@@ -42,7 +42,7 @@ _AGAIN: Final = (Fenced, OffsetMoved, UploadLost, CommitUnknown)
 _TASK: Final = (AccessDenied, BucketMissing, ConditionsIgnored, ConfigError, SourceForbidden)
 
 
-def verdict(error: BaseException) -> ErrorScope:
+def scope_of(error: BaseException) -> ErrorScope:
     """Return how far the error that ended a partition's work reaches."""
     if not isinstance(error, KeyfoldError):
         return ErrorScope.TASK
@@ -61,7 +61,7 @@ _CAUSES: Final = (
 )
 
 
-def set_back_cause(error: BaseException) -> str:
+def reset_cause(error: BaseException) -> str:
     """Return the cause of a reset, as the metric's label (`names.SET_BACK_CAUSES`)."""
     if isinstance(error, PositionLost):
         return "position"

@@ -44,17 +44,17 @@ class PartitionFetching:
         assert self._consumer is not None
         return self._consumer
 
-    def use(self, consumer: GroupConsumer) -> None:
+    def set_consumer(self, consumer: GroupConsumer) -> None:
         """Set the client."""
         self._consumer = consumer
 
-    def begin(self, owner: AssignedPartition, start: TopicPartition) -> None:
+    def start_fetching(self, owner: AssignedPartition, start: TopicPartition) -> None:
         """Start fetching at `start` once the partition is not paused."""
         self.consumer.incremental_assign([start])
         owner.is_fetched = True
         self._tell([owner], pause=bool(self.reasons or owner.holds))
 
-    def end(self, owners: Iterable[AssignedPartition]) -> None:
+    def stop_fetching(self, owners: Iterable[AssignedPartition]) -> None:
         """Stop fetching these partitions."""
         fetched = [owner for owner in owners if owner.is_fetched]
         for owner in fetched:

@@ -13,7 +13,7 @@ task is restarted or the group assigns the partition to another task (`keyfold_s
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Executor
 from queue import Empty, SimpleQueue
 from random import Random
@@ -33,13 +33,12 @@ from keyfold_sink.group.assignment import (
     Loaded,
     PartitionStage,
     PartitionStopped,
-    set_back_s,
+    reset_delay_s,
 )
 from keyfold_sink.group.client_errors import ClientErrors
-from keyfold_sink.group.error_scope import ErrorScope, PositionLost, set_back_cause, verdict
+from keyfold_sink.group.error_scope import ErrorScope, PositionLost, reset_cause, scope_of
 from keyfold_sink.group.fetching import PartitionFetching
 from keyfold_sink.group.membership import Membership
-from keyfold_sink.group.offsets import GroupOffsets
 from keyfold_sink.kafka.client import GroupConsumer
 from keyfold_sink.kafka.cluster import GONE
 from keyfold_sink.metrics import names
@@ -54,6 +53,10 @@ Event = Loaded | Claimed | PartitionStopped | Committed
 # A process that resumes after a suspension fences the owner once. A task that is fenced this often without a commit in
 # between has a rival that is also a member of its group: another sink writes the same log.
 _FENCES_MAX: Final = 10
+
+# Commits without an answer must not take ever more memory.
+_AWAITED_MAX: Final = 64
+_Sent = tuple[str, int, int, str | None]
 
 
 class ConsumerGroup:
@@ -83,7 +86,7 @@ class ConsumerGroup:
         self.log_ends: dict[TopicPartitionKey, int] = {}
         self.fetching = PartitionFetching(self.assigned, clock)
         self.is_member = False
-        self.troubles = ClientErrors(clock)
+        self.client_errors = ClientErrors(clock)
         self.doubts_topics = False
         self._claims = claims
         self._inbox = inbox
@@ -109,7 +112,7 @@ class ConsumerGroup:
 
     def join(self, consumer: GroupConsumer, topics: Sequence[str]) -> None:
         """Subscribe, or change the subscription."""
-        self.fetching.use(consumer)
+        self.fetching.set_consumer(consumer)
         consumer.subscribe(list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
 
     def running(self, key: TopicPartitionKey) -> AssignedPartition | None:
@@ -117,13 +120,13 @@ class ConsumerGroup:
         owner = self.assigned.get(key)
         return owner if owner is not None and owner.is_fetched else None
 
-    def step(self) -> None:
+    def advance_partitions(self) -> None:
         """Handle the reports of the serial queues, and bring partitions to their next stage. Raise fatal errors."""
-        self.take_reports()
+        self.accept_reports()
         self._load()
         self._membership.confirm()
 
-    def take_reports(self) -> None:
+    def accept_reports(self) -> None:
         """Handle the reports of the serial queues. Raise errors that end the task."""
         while True:
             try:
@@ -145,7 +148,7 @@ class ConsumerGroup:
         """Stop writing and fetching all partitions; the next owner reads again what is not committed."""
         self._drop(list(self.assigned.values()))
 
-    def set_back(self, owner: AssignedPartition, why: str, cause: str = "position") -> None:
+    def reset(self, owner: AssignedPartition, why: str, cause: str = "position") -> None:
         """Drop all that is not committed, and start again at the log's end. `cause` is the metric's label."""
         if self.assigned.get(owner.key) is not owner:
             return
@@ -157,36 +160,36 @@ class ConsumerGroup:
 
     def lose_position(self, owner: AssignedPartition, why: str) -> None:
         """Commit what was read, then start again at the log's end."""
-        self.fetching.end([owner])
+        self.fetching.stop_fetching([owner])
         if owner.writer is not None:
             owner.writer.roll(RollReason.REQUEST)
 
         def give_up() -> None:
             raise PositionLost(why)
 
-        owner.lane.submit(give_up)
+        owner.queue.submit(give_up)
 
     def fail(self, owner: AssignedPartition, error: KeyfoldError) -> None:
         """Stop a partition's work for good. Records before the error are still committed, if possible.
 
         Raise the error if it concerns the whole task, or if one failed partition ends the task.
         """
-        if self._one_failed_ends_all or verdict(error) is ErrorScope.TASK:
+        if self._one_failed_ends_all or scope_of(error) is ErrorScope.TASK:
             raise error
         if self.assigned.get(owner.key) is not owner or owner.failure is not None:
             return
         self._events.error("partition failed", topic=owner.key[0], partition=owner.key[1], error=str(error))
-        self.fetching.end([owner])
+        self.fetching.stop_fetching([owner])
         owner.health.failed(error)
         owner.failure, owner.failed_ms, owner.stage = error, self._clock.now_ms(), PartitionStage.FAILED
-        if owner.writer is not None and owner.lane.closed:
+        if owner.writer is not None and owner.queue.closed:
             owner.writer.abandon()
         elif owner.writer is not None:
             owner.writer.roll(RollReason.REQUEST)
 
     def on_error(self, error: KafkaError) -> None:
         """Handle an error that the client reports about itself: unavailable brokers, a late poll."""
-        self.troubles.note(error)
+        self.client_errors.note(error)
         self.doubts_topics |= error.code() in GONE
         if error.code() == KafkaError._MAX_POLL_EXCEEDED:  # noqa: SLF001
             self.is_member = False
@@ -194,7 +197,7 @@ class ConsumerGroup:
     def commit_lag(self) -> None:
         """Commit the logs' ends as group offsets."""
         if self.fetching.has_joined:
-            self._offsets.commit(self.fetching.consumer, self._offsets.take(self.assigned))
+            self._offsets.commit(self.fetching.consumer, self._offsets.take_pending(self.assigned))
 
     def leave(self, consumer: GroupConsumer, within_s: float) -> bool:
         """Release all partitions, commit the logs' ends and leave the group. Return False if that took too long.
@@ -202,7 +205,7 @@ class ConsumerGroup:
         With a broker that hangs or is cut off, the client waits for minutes. So this runs in a thread that the process
         need not wait for. The group then notices the absence by `session.timeout.ms`.
         """
-        offsets = self._offsets.take(self.assigned)
+        offsets = self._offsets.take_pending(self.assigned)
         try:
             self.abandon()
         except KafkaException as error:  # the client has failed; its error must not hide the one that ended the task
@@ -234,18 +237,18 @@ class ConsumerGroup:
 
     def _begin(self, key: TopicPartitionKey, before: AssignedPartition | None = None) -> None:
         health = PartitionHealth(self._clock) if before is None else before.health
-        lane = SerialQueue(
+        queue = SerialQueue(
             self._executor,
             lambda error: self._inbox.put(PartitionStopped(owner, error)),
             health,
             on_retry=lambda: self._meter.count(names.RETRIES),
         )
-        retry = QueueRetry(lane, self._random, look_again_s=self._look_again_s)
-        owner = AssignedPartition(key, lane, retry, self._open_log(key), health)
+        retry = QueueRetry(queue, self._random, look_again_s=self._look_again_s)
+        owner = AssignedPartition(key, queue, retry, self._open_log(key), health)
         if before is not None:
-            owner.set_backs, owner.fences = before.set_backs + 1, before.fences
+            owner.resets, owner.fences = before.resets + 1, before.fences
             owner.committed_ms = before.committed_ms
-        owner.load_at_s = self._clock.monotonic_s() + set_back_s(owner.set_backs, self._random)
+        owner.load_at_s = self._clock.monotonic_s() + reset_delay_s(owner.resets, self._random)
         self.assigned[key] = owner
 
     def _load(self) -> None:
@@ -253,7 +256,7 @@ class ConsumerGroup:
         for owner in self.assigned.values():
             if owner.stage is PartitionStage.LOADING and not owner.is_loading and owner.load_at_s <= now_s:
                 owner.is_loading = True
-                owner.lane.submit(lambda owner=owner: self._claims.load(owner))  # type: ignore[misc]
+                owner.queue.submit(lambda owner=owner: self._claims.load(owner))  # type: ignore[misc]
 
     def _claimed(self, event: Claimed) -> None:
         owner = event.owner
@@ -276,14 +279,14 @@ class ConsumerGroup:
         start = TopicPartition(*owner.key, event.start_offset)
         if event.start_leader_epoch >= 0:
             start = TopicPartition(*owner.key, event.start_offset, leader_epoch=event.start_leader_epoch)
-        self.fetching.begin(owner, start)
+        self.fetching.start_fetching(owner, start)
 
     def _committed(self, event: Committed) -> None:
         self.log_ends[event.key] = event.next_offset
         self._offsets.note(event.key, event.next_offset)
         owner = self.assigned.get(event.key)
         if owner is not None:
-            owner.set_backs = owner.fences = 0
+            owner.resets = owner.fences = 0
             owner.committed_ms = self._clock.now_ms()
             owner.health.went_on()
             if owner.writer is not None:
@@ -307,8 +310,8 @@ class ConsumerGroup:
             if owner.fences >= _FENCES_MAX:
                 error = _rivals(owner)
                 return self.fail(owner, error)
-        if verdict(error) is ErrorScope.AGAIN:
-            return self.set_back(owner, str(error), set_back_cause(error))
+        if scope_of(error) is ErrorScope.AGAIN:
+            return self.reset(owner, str(error), reset_cause(error))
         if isinstance(error, KeyfoldError):
             return self.fail(owner, error)
         topic, partition = owner.key
@@ -318,21 +321,21 @@ class ConsumerGroup:
         """Stop writing and fetching; a commit in flight may take effect or be fenced."""
         owners = list(owners)
         for owner in owners:
-            owner.lane.close()
+            owner.queue.close()
             if self.assigned.get(owner.key) is owner:
                 del self.assigned[owner.key]
-        self.fetching.end(owners)
+        self.fetching.stop_fetching(owners)
 
     # The client's callbacks: called inside `consume` and `close`
 
     def _on_assign(self, consumer: GroupConsumer, partitions: list[TopicPartition]) -> None:
         self.is_member = True
         self._meter.rebalance_began()
-        self.troubles.moves()
+        self.client_errors.moves()
         consumer.incremental_assign([])  # without this call the client would fetch from the group's offsets
         for place in partitions:
             key = (place.topic, place.partition)
-            self.troubles.assigned(place.topic)
+            self.client_errors.assigned(place.topic)
             if key in self.assigned:
                 self._drop([self.assigned[key]])
             self._begin(key)
@@ -368,3 +371,59 @@ def _rivals(owner: AssignedPartition) -> Fenced:
         f"another sink has claimed the partition {owner.fences} times before this sink could commit a record",
         hint="two sinks write the same log; stop one of them, or set another `topics.dir` for it",
     )
+
+
+class GroupOffsets:
+    """Group offsets, which show the lag to Kafka's tools: pending ones, and commits in flight, for the meter.
+
+    An offset is committed after the manifest, never before. A refused commit is repeated.
+    """
+
+    def __init__(self, meter: TaskMeter) -> None:
+        self._meter = meter
+        self._ends: dict[TopicPartitionKey, int] = {}
+        self._awaited: dict[_Sent, float] = {}
+
+    def note(self, key: TopicPartitionKey, next_offset: int) -> None:
+        """Record the new end of a log."""
+        self._ends[key] = next_offset
+
+    def refused(self, key: TopicPartitionKey, next_offset: int) -> None:
+        """Record a refused offset, unless a newer one is pending."""
+        self._ends.setdefault(key, next_offset)
+
+    def take_pending(self, mine: Collection[TopicPartitionKey]) -> list[TopicPartition]:
+        """Return the pending offsets of these partitions. The others belong to another member now."""
+        offsets = [TopicPartition(*key, offset) for key, offset in self._ends.items() if key in mine]
+        self._ends.clear()
+        return offsets
+
+    def commit(self, consumer: GroupConsumer, offsets: list[TopicPartition], *, wait: bool = False) -> None:
+        """Commit to the group. A failure is harmless, because the offsets are committed again."""
+        if not offsets:
+            return
+        try:
+            consumer.commit(offsets=offsets, asynchronous=not wait)
+        except KafkaException as error:
+            structlog.get_logger("keyfold.sink").info("group offsets not committed", error=error.args[0].str())
+            return
+        self._meter.offsets_sent()
+        if not wait:
+            self._awaited[_sent(offsets[0])] = self._meter.clock.monotonic_s()
+            if len(self._awaited) > _AWAITED_MAX:
+                del self._awaited[next(iter(self._awaited))]
+
+    def answered(
+        self, error: KafkaError | None, offsets: Sequence[TopicPartition], mine: Collection[TopicPartitionKey]
+    ) -> None:
+        """Count the group's answer."""
+        if not offsets:
+            return
+        sent_s = self._awaited.pop(_sent(offsets[0]), None)
+        late = not any((offset.topic, offset.partition) in mine for offset in offsets)
+        good = error is None and all(offset.error is None for offset in offsets)
+        self._meter.offsets_answered(sent_s, good=good, late=late)
+
+
+def _sent(offset: TopicPartition) -> _Sent:
+    return offset.topic, offset.partition, offset.offset, offset.metadata

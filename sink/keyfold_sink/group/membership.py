@@ -65,7 +65,7 @@ class Membership:
             return
         if refused is None:
             owner.stage = PartitionStage.CLAIMING
-            owner.lane.submit(lambda: self._claims.claim(owner))
+            owner.queue.submit(lambda: self._claims.claim(owner))
         elif refused.code() in FORBIDDEN:
             kind = TopicForbidden if refused.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED else SourceForbidden
             self._stopped(
@@ -82,4 +82,4 @@ class Membership:
             "group membership not confirmed yet", topic=owner.key[0], partition=owner.key[1], error=refused.str()
         )
         if refused.code() in GONE:
-            owner.lane.submit(lambda: self._claims.require_topic(owner))
+            owner.queue.submit(lambda: self._claims.require_topic(owner))

@@ -68,7 +68,7 @@ class AdminSource:
     def __init__(self, config: Mapping[str, str], clock: Clock, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
         """Create the client. `timeout_s` is the time-out of each request."""
         self._contact = BrokerContact(clock)
-        settings: dict[str, Any] = {**QUIET, **config, "error_cb": self._contact.heard}
+        settings: dict[str, Any] = {**QUIET, **config, "error_cb": self._contact.on_error}
         try:
             self._admin = AdminClient(settings)
         except KafkaException as error:

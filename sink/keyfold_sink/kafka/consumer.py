@@ -83,7 +83,7 @@ def open_consumer(
     said: list[SourceForbidden] = []
 
     def heard(error: KafkaError) -> None:
-        contact.heard(error)
+        contact.on_error(error)
         on_error(error)
         refusal = contact.believed_refusal()
         if refusal is not None and not said:  # once, as this is also called while the consumer is closed

@@ -96,7 +96,7 @@ class BrokerContact:
             self._has_answered = True
             self._refused_since_s = self._why = None
 
-    def heard(self, error: KafkaError) -> None:
+    def on_error(self, error: KafkaError) -> None:
         """Record and log an error that the client reports."""
         self._log(error)
         why = why_refused(error)

@@ -28,7 +28,7 @@ class Stalls:
     def __init__(self) -> None:
         self._still: dict[TopicPartitionKey, tuple[int, float]] = {}
 
-    def take(self, partitions: Iterable[PartitionStatus], now_s: float) -> None:
+    def observe(self, partitions: Iterable[PartitionStatus], now_s: float) -> None:
         """Record the partitions' current statuses."""
         for partition in partitions:
             key = (partition.topic, partition.partition)

@@ -91,7 +91,7 @@ class Ledger:
         if status.pid not in {UNKNOWN, task.pid}:
             self._begin(task, status.pid, now_s)
         if is_new:
-            self._stalls.take(status.partitions, now_s)
+            self._stalls.observe(status.partitions, now_s)
             if status.pid != UNKNOWN:
                 _take(task, status.values)
         task.status = status

@@ -1,17 +1,16 @@
 """The sink's REST API: Kafka Connect's API for one connector, and the endpoints that Connect lacks.
 
-    addresses   parse `listeners`; decide whether a token is required
-    sockets     bind the listeners; choose the worker's id
-    server      run uvicorn in a thread of its own
-    protocol    time limits and connection limits for clients
-    guard       checks before every request: Host, Origin, token, size
-    app         the ASGI application
+    sockets         bind the listeners; choose the worker's id
+    server          the ASGI application, and uvicorn in a thread of its own
+    protocol        time limits and connection limits for clients
+    wake_detector   detect that this process was suspended
+    guard           checks before every request: Host, Origin, token, size
     connectors, offsets, plugins, loggers, health    the endpoints, by Connect's resources
-    backend     the objects that the endpoints use
-    shapes      the JSON of requests and responses
-    views       responses built from the service's status
-    errors      one JSON shape for every error
-    document    the OpenAPI document
+    backend         the objects that the endpoints use
+    shapes          the JSON of requests and responses
+    views           responses built from the service's status
+    errors          one JSON shape for every error
+    document        the OpenAPI document
 
 Every endpoint calls a `Service` (`keyfold_sink.service`) on the server's own threads. The supervisor's loop never waits
 for the API.

@@ -49,10 +49,10 @@ class Guard:
         *,
         token: str | None,
         own_hosts: frozenset[str] = frozenset(),
-        pulse: WakeDetector | None = None,
+        detector: WakeDetector | None = None,
     ) -> None:
         self._app = app
-        self._pulse = pulse
+        self._detector = detector
         self._token = None if token is None else token.encode()
         self._own_hosts = frozenset(host.lower() for host in own_hosts)
         self._in_flight = 0
@@ -113,7 +113,7 @@ class Guard:
                 "the token is missing or wrong; send Authorization: Bearer <rest.token>",
                 {"WWW-Authenticate": 'Bearer realm="keyfold"'},
             )
-        if scope["method"] not in _READS and self._pulse is not None and self._pulse.has_just_woken():
+        if scope["method"] not in _READS and self._detector is not None and self._detector.has_just_woken():
             return errors.RequestRefused(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 "this worker was suspended and is resuming; retry the request",

@@ -1,4 +1,4 @@
-"""Run uvicorn in a thread of its own, from `serve` to the end of its context.
+"""Build the ASGI application, and run uvicorn in a thread of its own, from `serve` to the end of its context.
 
     with listening(options) as sockets:                      # sockets
         service = ...(worker_id=worker_id(options, sockets))
@@ -17,17 +17,19 @@ import contextlib
 import functools
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import structlog
 import uvicorn
+from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from keyfold.errors import KeyfoldError
 from keyfold.runtime.clock import Clock
-from keyfold_sink.rest.app import make_app
+from keyfold_sink.rest import connectors, document, errors, health, loggers, offsets, plugins
 from keyfold_sink.rest.backend import Backend, ConfigDefinitions, Metrics
+from keyfold_sink.rest.guard import Guard
 from keyfold_sink.rest.protocol import PatientProtocol, RestLimits
 from keyfold_sink.rest.sockets import Sockets
 from keyfold_sink.rest.wake_detector import WakeDetector
@@ -46,11 +48,11 @@ class NotServing(KeyfoldError):
 class RestServer:
     """The running REST API."""
 
-    def __init__(self, app: ASGIApp, sockets: Sockets, pulse: WakeDetector, limits: RestLimits) -> None:
+    def __init__(self, app: ASGIApp, sockets: Sockets, detector: WakeDetector, limits: RestLimits) -> None:
         self.addresses = sockets.addresses
         """URLs of the API, such as `http://127.0.0.1:8083`; empty if the API is off."""
         self._sockets: Sequence[socket.socket] = sockets.listening
-        self._uvicorn = _Quiet(_config(app, limits), pulse)
+        self._uvicorn = _Quiet(_config(app, limits), detector)
         self._thread = threading.Thread(target=self._run, name="keyfold-rest", daemon=True)
 
     def start(self) -> None:
@@ -78,16 +80,16 @@ class RestServer:
 class _Quiet(uvicorn.Server):
     """uvicorn's server without its signal handlers."""
 
-    def __init__(self, config: uvicorn.Config, pulse: WakeDetector) -> None:
+    def __init__(self, config: uvicorn.Config, detector: WakeDetector) -> None:
         super().__init__(config)
-        self._pulse = pulse
+        self._detector = detector
         self.ready = threading.Event()
 
     async def serve_on(self, sockets: Sequence[socket.socket]) -> None:
         await self._serve(list(sockets))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self._pulse.start(asyncio.get_running_loop())
+        self._detector.start(asyncio.get_running_loop())
         await super().startup(sockets)
         self.ready.set()
 
@@ -125,9 +127,9 @@ def serve(
     token = None if options.rest_token is None else options.rest_token.get_secret_value()
     host = options.rest_advertised_host_name
     backend = Backend(service=service, definitions=definitions, metrics=metrics, clock=clock)
-    pulse = WakeDetector(clock)
-    app = make_app(backend, token=token, own_hosts=() if host is None else (host,), pulse=pulse)
-    server = RestServer(app, sockets, pulse, limits or RestLimits())
+    detector = WakeDetector(clock)
+    app = make_app(backend, token=token, own_hosts=() if host is None else (host,), detector=detector)
+    server = RestServer(app, sockets, detector, limits or RestLimits())
     if not sockets.listening:
         yield server
         return
@@ -137,3 +139,16 @@ def serve(
         yield server
     finally:
         server.stop()
+
+
+def make_app(
+    backend: Backend, *, token: str | None, own_hosts: Iterable[str] = (), detector: WakeDetector | None = None
+) -> ASGIApp:
+    """Build the REST API of one sink. Without a token, `Host` must be loopback or one of `own_hosts`."""
+    api = FastAPI(docs_url=None, redoc_url=None, redirect_slashes=False)  # FastAPI's pages load scripts from a CDN
+    api.state.backend = backend
+    errors.install(api)
+    document.install(api, needs_token=token is not None)
+    for endpoints in (connectors, offsets, plugins, loggers, health):
+        api.include_router(endpoints.router)
+    return Guard(api, token=token, own_hosts=frozenset(own_hosts), detector=detector)

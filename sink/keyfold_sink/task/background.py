@@ -26,7 +26,7 @@ class Timers:
         self._last_s[what] = now_s
         return True
 
-    def hurry(self, *names: str) -> None:
+    def make_due(self, *names: str) -> None:
         """Make these timers due now."""
         for what in names:
             self._last_s.pop(what, None)
@@ -39,12 +39,12 @@ class Background:
         self._executor = executor
         self._calls: dict[str, Future[Any]] = {}
 
-    def begin(self, what: str, call: Callable[[], Any]) -> None:
+    def start_call(self, what: str, call: Callable[[], Any]) -> None:
         """Start a call on another thread, unless one of this name is running."""
         if what not in self._calls:
             self._calls[what] = self._executor.submit(call)
 
-    def finished(self, what: str) -> Any:
+    def take_result(self, what: str) -> Any:
         """Return the result of a finished call, once; None while it runs or if its error is retriable."""
         future = self._calls.get(what)
         if future is None or not future.done():

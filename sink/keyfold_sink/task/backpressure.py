@@ -20,7 +20,7 @@ from keyfold_sink.metrics import names
 from keyfold_sink.metrics.meter import TaskMeter
 from keyfold_sink.write import memory_budget
 
-_BRAKE_WAIT_S: Final = 1.0
+_PAUSE_WAIT_S: Final = 1.0
 
 
 class Backpressure:
@@ -44,7 +44,7 @@ class Backpressure:
         self._group = group
         self._in_flight = in_flight
         self._limit_bytes = limit_bytes
-        self._brake = memory_budget.PauseThreshold(limit_bytes)
+        self._threshold = memory_budget.PauseThreshold(limit_bytes)
         self._meter = meter
         self._clock = meter.clock
         self._paused_s = 0.0
@@ -52,7 +52,7 @@ class Backpressure:
         self._stuck: list[AssignedPartition] = []
         self._events = structlog.get_logger("keyfold.sink")
 
-    def step(self, stop: threading.Event) -> None:
+    def limit_memory(self, stop: threading.Event) -> None:
         """Finish segments, and pause or resume reading, as the budget requires."""
         self._reserved_bytes = memory_budget.reserve(self._large_record_bytes(), self._limit_bytes)
         held_bytes = self._roll_largest()
@@ -63,7 +63,7 @@ class Backpressure:
             self._meter.count(names.PAUSED_SECONDS, by=began_s - self._paused_s)
             self._paused_s = began_s
         if must_pause and not pauses:
-            deadline_s = began_s + _BRAKE_WAIT_S
+            deadline_s = began_s + _PAUSE_WAIT_S
             while must_pause and self._clock.monotonic_s() < deadline_s and not stop.is_set():
                 self._clock.sleep(0.005)
                 must_pause = self._must_pause(held_bytes)
@@ -116,7 +116,7 @@ class Backpressure:
         return sum(owner.writer.sent_bytes for owner in stuck if owner.writer is not None)
 
     def _must_pause(self, held_bytes: int) -> bool:
-        return self._brake.update(self._used_bytes(held_bytes))
+        return self._threshold.update(self._used_bytes(held_bytes))
 
     def _used_bytes(self, held_bytes: int) -> int:
         return held_bytes + self._in_flight.size_bytes + self._kept_bytes() + self._reserved_bytes

@@ -69,12 +69,12 @@ class CatchingUp:
                 writers[key].roll(RollReason.CAUGHT_UP)
         elsewhere = catch_up.elsewhere(running)
         if elsewhere and self._timers.due("elsewhere", _ELSEWHERE_INTERVAL_S):
-            self._background.begin("elsewhere", lambda: self._look_at(elsewhere))
-        catch_up.saw(self._background.finished("elsewhere") or {})
+            self._background.start_call("elsewhere", lambda: self._look_at(elsewhere))
+        catch_up.saw(self._background.take_result("elsewhere") or {})
         asked = [key for key in catch_up.left if key in at_end or key not in running]
         if asked and self._timers.due("stable", _STABLE_INTERVAL_S):
-            self._background.begin("stable", lambda: self._source.stable_end_offsets(asked))
-        stable = self._background.finished("stable")
+            self._background.start_call("stable", lambda: self._source.stable_end_offsets(asked))
+        stable = self._background.take_result("stable")
         if stable is not None:
             self._wait(stable, running)
         return catch_up.is_done

@@ -1,4 +1,4 @@
-"""Orders to a running task, given by any thread; the main loop takes them once per round.
+"""Commands to a running task, given by any thread; the main loop takes them once per round.
 
     pause      stop reading, commit what was read, stay in the group
     resume     read again
@@ -6,7 +6,7 @@
     stop       commit what was read, and end
     renew      look up again what was cached: credentials, topics and their settings
 
-Of pause and resume only the last order counts. Several pending flush orders count as one.
+Of pause and resume only the last command counts. Several pending flush commands count as one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from enum import StrEnum
 
 
 class TaskCommand(StrEnum):
-    """The orders, spelt as on the wire (`keyfold_sink.worker.wire`)."""
+    """The commands, spelt as on the wire (`keyfold_sink.worker.wire`)."""
 
     PAUSE = "pause"
     RESUME = "resume"
@@ -28,7 +28,7 @@ class TaskCommand(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PendingCommands:
-    """The orders for one round: whether to pause, and what to do once."""
+    """The commands for one round: whether to pause, and what to do once."""
 
     pause: bool
     flush: bool
@@ -36,10 +36,10 @@ class PendingCommands:
 
 
 class TaskCommands:
-    """The pending orders of one task.
+    """The pending commands of one task.
 
-    The stop order sets `stop`; setting it directly has the same effect. With `pause` the task begins paused, so that it
-    reads nothing before the first order.
+    The stop command sets `stop`; setting it directly has the same effect. With `pause` the task begins paused, so that
+    it reads nothing before the first command.
     """
 
     def __init__(self, stop: threading.Event, *, pause: bool = False) -> None:
@@ -49,18 +49,18 @@ class TaskCommands:
         self._flush = False
         self._renew = False
 
-    def give(self, order: TaskCommand) -> None:
-        """Add an order. Thread-safe; never blocks."""
+    def add(self, command: TaskCommand) -> None:
+        """Add a command. Thread-safe; never blocks."""
         with self._lock:
-            if order in {TaskCommand.PAUSE, TaskCommand.RESUME}:
-                self._pause = order is TaskCommand.PAUSE
-            self._flush |= order is TaskCommand.FLUSH
-            self._renew |= order is TaskCommand.RENEW
-        if order is TaskCommand.STOP:
+            if command in {TaskCommand.PAUSE, TaskCommand.RESUME}:
+                self._pause = command is TaskCommand.PAUSE
+            self._flush |= command is TaskCommand.FLUSH
+            self._renew |= command is TaskCommand.RENEW
+        if command is TaskCommand.STOP:
             self.stop.set()
 
-    def take(self) -> PendingCommands:
-        """Return the orders, and clear flush and renew."""
+    def take_pending(self) -> PendingCommands:
+        """Return the commands, and clear flush and renew."""
         with self._lock:
             wanted = PendingCommands(self._pause, self._flush, self._renew)
             self._flush = self._renew = False

@@ -54,19 +54,19 @@ def flush(
         if owner.writer is None:
             continue
         name = "{}-{}".format(*owner.key)
-        if not _wait_idle(owner.lane, deadline_s, clock, meanwhile, interval_s):
+        if not _wait_idle(owner.queue, deadline_s, clock, meanwhile, interval_s):
             late.append(name)
         elif not _is_settled(owner):
-            refused.append(f"{name}: {owner.lane.crash}")
+            refused.append(f"{name}: {owner.queue.crash}")
     return Unflushed(tuple(late), tuple(refused))
 
 
 def _wait_idle(
-    lane: SerialQueue, deadline_s: float, clock: Clock, meanwhile: Callable[[], None], interval_s: float
+    queue: SerialQueue, deadline_s: float, clock: Clock, meanwhile: Callable[[], None], interval_s: float
 ) -> bool:
     while True:
         left_s = max(0.0, deadline_s - clock.monotonic_s())
-        if lane.wait_idle(min(left_s, interval_s)):
+        if queue.wait_idle(min(left_s, interval_s)):
             return True
         if left_s <= interval_s:
             return False
@@ -75,7 +75,7 @@ def _wait_idle(
 
 def _is_settled(owner: AssignedPartition) -> bool:
     """Whether this task has nothing left to commit: all is committed, another writer has claimed it, or it failed."""
-    crash = owner.lane.crash
+    crash = owner.queue.crash
     return crash is None or owner.failure is not None or isinstance(crash, Fenced | OffsetMoved | PositionLost)
 
 

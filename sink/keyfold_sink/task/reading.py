@@ -1,6 +1,6 @@
 """Pass records, partition ends and errors from the Kafka client to the partitions' writers.
 
-    consume ─► slices by partition ─► columns ─► check the source ─► validate the records (`intake`) ─► the writer
+    consume ─► slices by partition ─► columns ─► check the source ─► validate the records (`validation`) ─► the writer
 
 An error in the records of one partition fails that partition. A fatal error of the client ends the task.
 """
@@ -38,17 +38,19 @@ class BatchReader:
     `large_record_bytes` is about the size of the largest recent record, if that is megabytes.
     """
 
-    def __init__(self, group: ConsumerGroup, gap_policy: GapPolicy, intake: RecordValidation, meter: TaskMeter) -> None:
+    def __init__(
+        self, group: ConsumerGroup, gap_policy: GapPolicy, validation: RecordValidation, meter: TaskMeter
+    ) -> None:
         self.mean_record_bytes = 1000.0
         self.expected_record_bytes = self.mean_record_bytes
         self.large_record_bytes = 0.0
         self._group = group
         self._gap_policy = gap_policy
-        self._intake = intake
+        self._validation = validation
         self._meter = meter
         self._events = structlog.get_logger("keyfold.sink")
 
-    def take(self, messages: list[Message]) -> None:
+    def accept_messages(self, messages: list[Message]) -> None:
         """Pass on one batch. Raise errors that end the task."""
         began_s = self._meter.clock.monotonic_s()
         size_bytes = value_bytes(messages)
@@ -58,7 +60,7 @@ class BatchReader:
         largest_bytes = max(map(len, messages)) if size_bytes >= _LARGE_BYTES else 0
         fading_bytes = self.large_record_bytes * _FORGETS
         self.large_record_bytes = max(largest_bytes, fading_bytes) if fading_bytes >= _LARGE_BYTES else largest_bytes
-        self._group.troubles.moves()
+        self._group.client_errors.moves()
         for piece in slices(messages):
             if not isinstance(piece, MessageSlice):
                 self._not_a_record(piece)
@@ -68,10 +70,10 @@ class BatchReader:
             if owner is None or owner.writer is None:
                 continue
             try:
-                batch = self._intake.read(piece.records, self.mean_record_bytes)
+                batch = self._validation.build_batch(piece.records, self.mean_record_bytes)
                 if not owner.has_read or owner.resumed is not None:
                     self._first_read(owner, owner.writer, batch.columns)
-                self._intake.take(owner, batch)
+                self._validation.accept_batch(owner, batch)
             except KeyfoldError as error:
                 self._group.fail(owner, error)
         if records:
@@ -111,7 +113,7 @@ class BatchReader:
             self._about_the_client(topic, error)
         elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
             owner.eof_offset = offset or 0
-            self._intake.read_to(owner, offset or 0)
+            self._validation.read_to(owner, offset or 0)
         else:
             self._position_refused(owner, owner.writer, error)
 
@@ -124,7 +126,7 @@ class BatchReader:
         if topic is None:
             self._group.on_error(error)
         else:
-            self._group.troubles.note(error, topic)
+            self._group.client_errors.note(error, topic)
             self._group.doubts_topics |= error.code() in GONE
 
     def _position_refused(self, owner: AssignedPartition, writer: PartitionWriter, error: KafkaError) -> None:
@@ -134,7 +136,7 @@ class BatchReader:
             self._group.lose_position(owner, error.str())
         # Uncommitted records may belong to the lost branch of the topic. If there are none, the log's end does.
         elif owner.has_read:
-            self._group.set_back(owner, error.str())
+            self._group.reset(owner, error.str())
         else:
             self._group.fail(owner, _truncated(owner, writer, error))
 

@@ -1,4 +1,4 @@
-"""A task's status, made in its main loop from current values, without requests and without waiting.
+"""A task's status and gauges, made in its main loop from current values, without requests and without waiting.
 
 A task is RUNNING if it is a member of its group and has claimed partitions, or was assigned none. Each partition's
 `lag_records`, `blocked_ms` and `error` show whether it is idle or blocked; the trace says what blocks all of them. A
@@ -8,20 +8,27 @@ task is not RUNNING if the store refuses all of its work, because a refusal does
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from keyfold.runtime.clock import Clock, Moment
 from keyfold_sink.group.assignment import AssignedPartition, PartitionStage, PauseReason
 from keyfold_sink.group.group import ConsumerGroup
+from keyfold_sink.metrics import names
+from keyfold_sink.metrics.meter import TaskMeter, sample_key
 from keyfold_sink.status import UNKNOWN, PartitionStatus, RunState, TaskStatus
 from keyfold_sink.task.timings import REPORT_INTERVAL_S
 from keyfold_sink.topic_partition import TopicPartitionKey
+from keyfold_sink.write.memory_budget import InFlight
 
 _NAMED_FAILURES: Final = 10
 
 Send = Callable[[TaskStatus], None]
 Values = Callable[[], Mapping[str, float]]
+
+_HOLDS: Final = (PauseReason.MEMORY, PauseReason.SCHEMAS, PauseReason.LETTERS)
+_ON_THE_WAY: Final = frozenset({PartitionStage.LOADING, PartitionStage.CONFIRMING, PartitionStage.CLAIMING})
 
 
 def no_values() -> Mapping[str, float]:
@@ -62,7 +69,7 @@ class StatusReporter:
         """Whether the next status is due."""
         return self._clock.monotonic_s() >= self._due_s
 
-    def say(self, state: RunState, trace: str = "", partitions: Sequence[PartitionStatus] = ()) -> None:
+    def send_state(self, state: RunState, trace: str = "", partitions: Sequence[PartitionStatus] = ()) -> None:
         """Send a status now."""
         self._due_s = self._clock.monotonic_s() + self._interval_s
         self._send(
@@ -86,21 +93,21 @@ class TaskReport:
     readers of committed records.
     """
 
-    def __init__(self, group: ConsumerGroup, voice: StatusReporter, transaction_ms: int) -> None:
+    def __init__(self, group: ConsumerGroup, reporter: StatusReporter, transaction_ms: int) -> None:
         self.ends: Mapping[TopicPartitionKey, int] = {}
         self._group = group
-        self._voice = voice
+        self._reporter = reporter
         self._transaction_ms = transaction_ms
 
-    def tick(self) -> None:
+    def send_if_due(self) -> None:
         """Send a status if it is due. Cheap enough to call in every round of a waiting loop."""
-        if self._voice.is_due():
-            self.now()
+        if self._reporter.is_due():
+            self.send_now()
 
-    def now(self) -> None:
+    def send_now(self) -> None:
         """Send a status now."""
         owners = self._group.assigned.values()
-        self._voice.say(self.state(), self.trace(), [self._partition(owner) for owner in owners])
+        self._reporter.send_state(self.state(), self.trace(), [self._partition(owner) for owner in owners])
 
     def unread(self) -> list[TopicPartitionKey]:
         """Return the partitions that are not fetched now, whose end offsets must be requested."""
@@ -116,7 +123,7 @@ class TaskReport:
             return RunState.FAILED
         if not group.is_member:
             return RunState.UNASSIGNED
-        if PauseReason.ORDER in group.fetching.reasons:
+        if PauseReason.REQUEST in group.fetching.reasons:
             return RunState.PAUSED
         if PartitionStage.RUNNING in stages:
             return RunState.UNASSIGNED if self._is_refused() else RunState.RUNNING
@@ -128,10 +135,10 @@ class TaskReport:
         if failed:
             return failures(failed)
         fetching = self._group.fetching
-        words = [f"reading is paused: {why.value}" for why in fetching.reasons if why is not PauseReason.ORDER]
+        words = [f"reading is paused: {why.value}" for why in fetching.reasons if why is not PauseReason.REQUEST]
         if not fetching.has_joined:
             words.append("no topic matches `topics.regex`")
-        return "; ".join([*words, *self._refusals(), *self._group.troubles.words()])
+        return "; ".join([*words, *self._refusals(), *self._group.client_errors.words()])
 
     def _is_refused(self) -> bool:
         """Whether the store refuses the work of every partition that has any."""
@@ -175,7 +182,7 @@ class TaskReport:
         if since_ms == UNKNOWN or health.blocked_ms != UNKNOWN:
             return health.error, health.error_ms, health.blocked_ms
         words = f"{end_offset - owner.eof_offset} offsets are blocked by an open transaction in the topic"
-        return words, self._voice.now_ms(), since_ms
+        return words, self._reporter.now_ms(), since_ms
 
     def _waits_since_ms(self, owner: AssignedPartition, end_offset: int) -> int:
         """Return since when an open transaction has blocked the partition, `UNKNOWN` if only for a moment or not."""
@@ -184,7 +191,7 @@ class TaskReport:
             owner.waits_since = None
             return UNKNOWN
         if owner.waits_since is None:
-            owner.waits_since = self._voice.moment()
+            owner.waits_since = self._reporter.moment()
         return owner.waits_since.wall_ms if owner.waits_since.age_ms >= self._transaction_ms else UNKNOWN
 
     def _state(self, owner: AssignedPartition) -> RunState:
@@ -192,7 +199,7 @@ class TaskReport:
             return RunState.FAILED
         if owner.stage is not PartitionStage.RUNNING:
             return RunState.UNASSIGNED
-        return RunState.PAUSED if PauseReason.ORDER in self._group.fetching.reasons else RunState.RUNNING
+        return RunState.PAUSED if PauseReason.REQUEST in self._group.fetching.reasons else RunState.RUNNING
 
 
 def failures(failed: Sequence[AssignedPartition]) -> str:
@@ -207,3 +214,48 @@ def failures(failed: Sequence[AssignedPartition]) -> str:
 def _named(owner: AssignedPartition) -> str:
     words, name = str(owner.failure), "{}-{}".format(*owner.key)
     return words if name in words else f"{name}: {words}"
+
+
+class TaskGauges:
+    """Current values that a task's report adds to its counters. Only the main thread uses them.
+
+    The worker computes lag, age and states from the partitions' statuses, see `partition_figures`.
+    """
+
+    def __init__(
+        self,
+        meter: TaskMeter,
+        group: ConsumerGroup,
+        in_flight: InFlight,
+        limit_bytes: int,
+        kept_bytes: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._meter = meter
+        self._group = group
+        self._in_flight = in_flight
+        self._limit_bytes = limit_bytes
+        self._kept_bytes = kept_bytes
+
+    def values(self) -> Mapping[str, float]:
+        """Return all metrics of the task, for `TaskStatus.values`."""
+        owners = self._group.assigned.values()
+        writers = [owner.writer for owner in owners if owner.writer is not None]
+        if not any(owner.stage in _ON_THE_WAY for owner in owners):
+            self._meter.rebalance_is_over()
+        now_s = self._meter.clock.monotonic_s()
+        in_flight_bytes = self._in_flight.size_bytes
+        since_s = min((s for s in (writer.unsent_since_s for writer in writers) if s is not None), default=now_s)
+        gauges = {
+            names.ACTIVE: sum(writer.unsent_records for writer in writers),
+            names.BUFFERED: sum(writer.held_bytes for writer in writers) + in_flight_bytes + self._kept_bytes(),
+            names.IN_FLIGHT: in_flight_bytes,
+            names.BUFFER_LIMIT: self._limit_bytes,
+            names.OPEN_SEGMENTS: sum(writer.unsent_records > 0 for writer in writers),
+            names.LANE_JOBS: sum(owner.queue.jobs for owner in owners),
+            names.PAUSED: PauseReason.MEMORY in self._group.fetching.reasons,
+            names.UNSENT_SECONDS: now_s - since_s,
+        }
+        held = Counter(reason for owner in owners for reason in owner.holds)
+        by_reason = {sample_key(names.HELD.name, (reason.name.lower(),)): held[reason] for reason in _HOLDS}
+        plain = {metric.name: value for metric, value in gauges.items()}
+        return self._meter.values({key: float(value) for key, value in {**plain, **by_reason}.items()})

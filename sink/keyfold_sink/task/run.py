@@ -33,9 +33,9 @@ from keyfold_sink.task.sink_task import SinkTask
 from keyfold_sink.task.startup_retry import StartupRetry, StoppedAtStartup
 from keyfold_sink.validate.convert.api import Checks
 from keyfold_sink.validate.convert.checks import checks_of, confluent_registry
-from keyfold_sink.validate.convert.metered_registry import MeteredRegistry
+from keyfold_sink.validate.convert.registry import MeteredRegistry
 from keyfold_sink.validate.producer import ensure_topic, open_producer
-from keyfold_sink.validate.rejection import sends_letters
+from keyfold_sink.validate.rejection import sends_dead_letters
 from keyfold_sink.write.credential_renewal import RenewingStore, location_now
 from keyfold_sink.write.partition import Committed
 
@@ -49,35 +49,35 @@ def run_task(
     clock: Clock,
     random: Random,
     on_committed: Callable[[Committed], None] = lambda _event: None,
-    orders: TaskCommands | None = None,
-    voice: StatusReporter | None = None,
+    commands: TaskCommands | None = None,
+    reporter: StatusReporter | None = None,
     proven: bool = False,
 ) -> None:
     """Run one task until `stop` is set or it has caught up. Raise `KeyfoldError` if it cannot continue.
 
     A task that catches up waits at most `transaction_timeout_s` for transactions that were open when it started. The
-    task follows `orders`, which share `stop`, and sends its status to `voice` about every second. With `proven` the
-    store has accepted requests of this sink before, so the task waits if the store refuses one.
+    task follows `commands`, which share `stop`, and sends its status to `reporter` about every second. With `proven`
+    the store has accepted requests of this sink before, so the task waits if the store refuses one.
     """
-    voice = voice or StatusReporter(0, clock, lambda _status: None)
+    reporter = reporter or StatusReporter(0, clock, lambda _status: None)
     try:
         timeout_s = transaction_timeout_s if until_caught_up else None
-        _run(options, orders or TaskCommands(stop), voice, timeout_s, proven, clock, random, on_committed)
+        _run(options, commands or TaskCommands(stop), reporter, timeout_s, proven, clock, random, on_committed)
     except StoppedAtStartup:
         return
     except KeyfoldError as error:
-        voice.say(RunState.FAILED, str(error))
+        reporter.send_state(RunState.FAILED, str(error))
         raise
     except Exception as error:
         # FAILED means that a restart would fail in the same way, which is not certain for an unexpected exception.
-        voice.say(RunState.UNASSIGNED, f"unexpected error: {type(error).__name__}: {error}")
+        reporter.send_state(RunState.UNASSIGNED, f"unexpected error: {type(error).__name__}: {error}")
         raise
 
 
 def _run(
     options: SinkOptions,
-    orders: TaskCommands,
-    voice: StatusReporter,
+    commands: TaskCommands,
+    reporter: StatusReporter,
     catch_up_timeout_s: float | None,
     proven: bool,  # noqa: FBT001
     clock: Clock,
@@ -85,14 +85,14 @@ def _run(
     on_committed: Callable[[Committed], None],
 ) -> None:
     gc.freeze()  # imported objects live as long as the process, so the garbage collector can skip them
-    voice.say(RunState.UNASSIGNED)
+    reporter.send_state(RunState.UNASSIGNED)
     meter = TaskMeter(clock)
-    voice.values = lambda: meter.values({})
+    reporter.values = lambda: meter.values({})
     opened = open_store(options.location)
     access = RenewingStore(opened, lambda: location_now(options), clock, waits=proven)
     store = MeteredStore(access, meter)
     source = AdminSource(admin_config(options), clock)
-    persist = StartupRetry(orders.stop, voice, clock, random)
+    startup_retry = StartupRetry(commands.stop, reporter, clock, random)
     checks: Checks | None = None
     try:
         checks = checks_of(
@@ -102,11 +102,11 @@ def _run(
             random=random,
             open_registry=lambda settings: MeteredRegistry(confluent_registry(settings), meter),
         )
-        persist(lambda: probe(store, options.topics_dir, clock, random, patience_s=PATIENCE_IN_A_LOOP_S))
+        startup_retry(lambda: probe(store, options.topics_dir, clock, random, patience_s=PATIENCE_IN_A_LOOP_S))
         access.waits = catch_up_timeout_s is None
-        if sends_letters(options):
-            persist(lambda: _ensure_letter_topic(options, BrokerContact(clock)))
-        catch_up = persist(lambda: _targets(options, source)) if catch_up_timeout_s is not None else None
+        if sends_dead_letters(options):
+            startup_retry(lambda: _ensure_dead_letter_topic(options, BrokerContact(clock)))
+        catch_up = startup_retry(lambda: _targets(options, source)) if catch_up_timeout_s is not None else None
         plan = plan_memory(options.buffer_memory)
         task = SinkTask(
             options,
@@ -117,8 +117,8 @@ def _run(
             ),
             clock=clock,
             random=random,
-            orders=orders,
-            voice=voice,
+            commands=commands,
+            reporter=reporter,
             meter=meter,
             checks=checks,
             open_producer=lambda on_error: open_producer(options, on_error),
@@ -129,13 +129,13 @@ def _run(
         )
         task.run()
     finally:
-        persist.end()
+        startup_retry.end()
         if checks is not None:
             checks.close()
         opened.close()
 
 
-def _ensure_letter_topic(options: SinkOptions, contact: BrokerContact) -> None:
+def _ensure_dead_letter_topic(options: SinkOptions, contact: BrokerContact) -> None:
     topic = options.dead_letter_topic
     if ensure_topic(options.admin_settings, topic, options.dead_letter_replication_factor, contact):
         structlog.get_logger("keyfold.sink").info("dead letter topic created", topic=topic)

@@ -1,6 +1,6 @@
 """One task: a member of the group that reads its partitions and writes their logs.
 
-    consume ─► pass to writers ─► follow orders ─► handle events of the serial queues ─► roll segments ─► backpressure
+    consume ─► pass to writers ─► follow commands ─► handle events of the serial queues ─► roll segments ─► backpressure
             ─► report
 
 One thread runs this loop and never waits for the store; serial queues do (`keyfold_sink.write.serial_queue`). The task
@@ -35,21 +35,20 @@ from keyfold_sink.kafka.client import GroupConsumer
 from keyfold_sink.kafka.cluster import AdminSource
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.meter import TaskMeter
-from keyfold_sink.process import collect_litter
+from keyfold_sink.process_tuning import free_cycles
 from keyfold_sink.status import RunState
 from keyfold_sink.task.background import Background, Timers
 from keyfold_sink.task.backpressure import Backpressure
 from keyfold_sink.task.catching_up import CatchingUp
 from keyfold_sink.task.commands import TaskCommands
 from keyfold_sink.task.flushing import Unflushed, flush
-from keyfold_sink.task.gauges import Gauges
 from keyfold_sink.task.reading import BatchReader
-from keyfold_sink.task.report import StatusReporter, TaskReport
+from keyfold_sink.task.report import StatusReporter, TaskGauges, TaskReport
 from keyfold_sink.task.timings import TaskTimings
 from keyfold_sink.topic_partition import TopicPartitionKey
 from keyfold_sink.validate.convert.api import Checks
 from keyfold_sink.validate.dead_letter_topic import OpenProducer
-from keyfold_sink.validate.rejection import open_intake
+from keyfold_sink.validate.rejection import open_validation
 from keyfold_sink.write import memory_budget
 from keyfold_sink.write.io_pool import IoPool
 from keyfold_sink.write.partition import Committed, PartitionWriter, WriterResources
@@ -90,8 +89,8 @@ class SinkTask:
         open_consumer: OpenConsumer,
         clock: Clock,
         random: Random,
-        orders: TaskCommands,
-        voice: StatusReporter,
+        commands: TaskCommands,
+        reporter: StatusReporter,
         meter: TaskMeter | None = None,
         checks: Checks | None = None,
         open_producer: OpenProducer | None = None,
@@ -110,7 +109,7 @@ class SinkTask:
         self._open_consumer = open_consumer
         self._clock = clock
         self._random = random
-        self._orders = orders
+        self._commands = commands
         self._plan = plan_memory(options.buffer_memory)
         self._in_flight = memory_budget.InFlight()
         meter = meter or TaskMeter(clock)
@@ -127,7 +126,7 @@ class SinkTask:
             self._catching_up = CatchingUp(
                 catch_up, self._group, source, self._open_log, self._background, clock, transaction_timeout_s
             )
-        self._intake = open_intake(
+        self._validation = open_validation(
             options,
             self._group,
             clock=clock,
@@ -135,20 +134,20 @@ class SinkTask:
             in_flight=self._in_flight,
             checks=checks,
             open_producer=open_producer,
-            task_id=voice.number,
+            task_id=reporter.number,
         )
-        self._reading = BatchReader(self._group, options.source_gap_policy, self._intake, meter)
-        self._relief = Backpressure(
+        self._reading = BatchReader(self._group, options.source_gap_policy, self._validation, meter)
+        self._backpressure = Backpressure(
             self._group,
             self._in_flight,
             self._plan.segments_bytes,
             meter,
-            lambda: self._intake.kept_bytes,
+            lambda: self._validation.kept_bytes,
             lambda: self._reading.large_record_bytes,
         )
-        self._report = TaskReport(self._group, voice, self._timings.transaction_ms)
-        voice.values = Gauges(
-            meter, self._group, self._in_flight, self._plan.segments_bytes, lambda: self._intake.kept_bytes
+        self._report = TaskReport(self._group, reporter, self._timings.transaction_ms)
+        reporter.values = TaskGauges(
+            meter, self._group, self._in_flight, self._plan.segments_bytes, lambda: self._validation.kept_bytes
         ).values
 
     def run(self) -> None:
@@ -156,9 +155,9 @@ class SinkTask:
         consumer = self._open_consumer(self._group.on_commit, self._group.on_error)
         try:
             try:
-                self.begin(consumer)
-                while not self._orders.stop.is_set() and not self._has_caught_up():
-                    self.turn(consumer)
+                self.join_group(consumer)
+                while not self._commands.stop.is_set() and not self._has_caught_up():
+                    self.run_round(consumer)
             except KeyfoldError as error:
                 self._end_because_of(error)
                 raise
@@ -168,7 +167,7 @@ class SinkTask:
                 self._end_because_of(why)
                 raise why from error
             self._end()
-            self._report.now()  # the last metrics, so that the work of the flush is counted
+            self._report.send_now()  # the last metrics, so that the work of the flush is counted
             if self._report.state() is RunState.FAILED:
                 raise PartitionsFailed(self._report.trace())
         finally:
@@ -181,41 +180,41 @@ class SinkTask:
 
     # The loop
 
-    def begin(self, consumer: GroupConsumer) -> None:
+    def join_group(self, consumer: GroupConsumer) -> None:
         """Join the group, paused if that was ordered."""
-        self._obey()
+        self._follow_commands()
         self._topics = list(self._options.topics)
         if self._topics:
             self._group.join(consumer, self._topics)
 
-    def turn(self, consumer: GroupConsumer) -> None:
+    def run_round(self, consumer: GroupConsumer) -> None:
         """Run one round of the loop."""
         messages = consumer.consume(self._plan.batch_records(self._reading.expected_record_bytes), self._timings.poll_s)
         if messages:
-            self._reading.take(messages)
-        self._obey()
-        self._group.step()
-        self._intake.step()
+            self._reading.accept_messages(messages)
+        self._follow_commands()
+        self._group.advance_partitions()
+        self._validation.resume_waiting()
         self._roll()
-        self._relief.step(self._orders.stop)
+        self._backpressure.limit_memory(self._commands.stop)
         self._follow(consumer)
-        self._report.tick()
-        if self._timers.due("litter", self._timings.litter_interval_s):
-            collect_litter()
+        self._report.send_if_due()
+        if self._timers.due("free cycles", self._timings.free_cycles_interval_s):
+            free_cycles()
 
-    def _obey(self) -> None:
-        wanted = self._orders.take()
-        is_paused = PauseReason.ORDER in self._group.fetching.reasons
+    def _follow_commands(self) -> None:
+        wanted = self._commands.take_pending()
+        is_paused = PauseReason.REQUEST in self._group.fetching.reasons
         if wanted.pause and not is_paused:
             self._events.info("paused")
-            self._group.fetching.pause(PauseReason.ORDER)
+            self._group.fetching.pause(PauseReason.REQUEST)
         elif is_paused and not wanted.pause:
             self._events.info("resumed")
-            self._group.fetching.resume(PauseReason.ORDER)
-        self._background.finished("renew")
+            self._group.fetching.resume(PauseReason.REQUEST)
+        self._background.take_result("renew")
         if wanted.renew:
-            self._background.begin("renew", self._renew)
-            self._timers.hurry("topics", "follow", "ends")
+            self._background.start_call("renew", self._renew)
+            self._timers.make_due("topics", "follow", "ends")
         if wanted.flush or (wanted.pause and not is_paused):
             for writer in self._writers():
                 writer.roll(RollReason.REQUEST)
@@ -235,20 +234,20 @@ class SinkTask:
     def _follow(self, consumer: GroupConsumer) -> None:
         if self._group.doubts_topics:  # a report of the client alone ends nothing
             self._group.doubts_topics = False
-            self._timers.hurry("follow")
+            self._timers.make_due("follow")
         if self._timers.due("follow", self._timings.follow_interval_s):
             for writer in self._writers():
                 writer.follow()
         if self._options.topics_regex is not None:
             if self._timers.due("topics", self._timings.topics_interval_s):
-                self._background.begin("topics", lambda: self._options.choose_topics(self._source.topics()))
-            topics = self._background.finished("topics")
+                self._background.start_call("topics", lambda: self._options.choose_topics(self._source.topics()))
+            topics = self._background.take_result("topics")
             if topics and topics != self._topics:
                 self._topics = topics
                 self._group.join(consumer, topics)
         if self._timers.due("ends", self._timings.ends_interval_s) and (unread := self._report.unread()):
-            self._background.begin("ends", lambda: self._source.end_offsets(unread))
-        self._report.ends = self._background.finished("ends") or self._report.ends
+            self._background.start_call("ends", lambda: self._source.end_offsets(unread))
+        self._report.ends = self._background.take_result("ends") or self._report.ends
 
     def _has_caught_up(self) -> bool:
         return self._catching_up is not None and self._catching_up.is_done()
@@ -260,7 +259,7 @@ class SinkTask:
         self._group.commit_lag()
 
     def _end(self) -> None:
-        self._intake.say()
+        self._validation.log_skipped()
         limit_ms = self._options.shutdown_timeout_ms
         left = self._flush(self._assigned(), RollReason.SHUTDOWN, limit_ms)
         words = left.words(f"did not commit within {limit_ms} ms of the stop order")
@@ -276,7 +275,7 @@ class SinkTask:
         self._events.error("task failed; committing what was read", error=str(cause))
         limit_ms = self._options.shutdown_timeout_ms
         try:
-            self._intake.say()
+            self._validation.log_skipped()
             words = self._flush(self._assigned(), RollReason.SHUTDOWN, limit_ms).words(
                 f"did not commit within {limit_ms} ms"
             )
@@ -287,8 +286,10 @@ class SinkTask:
 
     def _flush(self, owners: Sequence[AssignedPartition], reason: RollReason, timeout_ms: int) -> Unflushed:
         """Commit what was read of these partitions, and return those that could not commit everything."""
-        left = flush(owners, reason, timeout_ms / 1000, self._clock, self._report.tick, self._timings.report_interval_s)
-        self._group.take_reports()
+        left = flush(
+            owners, reason, timeout_ms / 1000, self._clock, self._report.send_if_due, self._timings.report_interval_s
+        )
+        self._group.accept_reports()
         return left
 
     def _assigned(self) -> list[AssignedPartition]:
@@ -325,4 +326,4 @@ class SinkTask:
 
     def _open_writer(self, owner: AssignedPartition, event: Claimed) -> PartitionWriter:
         policy = self._options.roll_policy(owner.key[0])
-        return PartitionWriter(event.session, owner.lane, owner.retry, policy, self._tools)
+        return PartitionWriter(event.session, owner.queue, owner.retry, policy, self._tools)

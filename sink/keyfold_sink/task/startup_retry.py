@@ -1,6 +1,6 @@
 """Retry the requests that must succeed before a task can begin, until they do.
 
-Each call runs on another thread, so that a request that hangs delays neither reports nor the stop order. A call that
+Each call runs on another thread, so that a request that hangs delays neither reports nor the stop command. A call that
 hangs for longer than any time-out explains is a defect. Then the reports end, and the supervisor replaces the task as
 it replaces any task that hangs.
 """
@@ -37,7 +37,7 @@ class StartupRetry:
     """Retry a call until it succeeds, and report the reason for waiting."""
 
     stop: threading.Event
-    voice: StatusReporter
+    reporter: StatusReporter
     clock: Clock
     random: Random
     hangs_after_s: float = 600.0
@@ -46,7 +46,7 @@ class StartupRetry:
     _caller: IoPool = field(default_factory=lambda: IoPool(1))
 
     def __call__(self, call: Callable[[], T]) -> T:
-        """Call until it succeeds. Raise `StoppedAtStartup` after a stop order, and errors that are not retriable."""
+        """Call until it succeeds. Raise `StoppedAtStartup` after a stop command, and errors that are not retriable."""
         for delay_s in _DELAYS.delays_s(self.random):
             try:
                 return self._answer(call)
@@ -55,7 +55,7 @@ class StartupRetry:
                     raise
                 structlog.get_logger("keyfold.sink").warning("waiting for an answer", error=str(error))
                 self._words = f"waiting for an answer: {error}"
-                self.voice.say(RunState.UNASSIGNED, self._words)
+                self.reporter.send_state(RunState.UNASSIGNED, self._words)
             if self.stop.wait(delay_s):
                 break
         raise StoppedAtStartup
@@ -75,5 +75,5 @@ class StartupRetry:
                     raise
             if self.stop.is_set():
                 raise StoppedAtStartup
-            if self.voice.is_due() and self.clock.monotonic_s() < hangs_at_s:
-                self.voice.say(RunState.UNASSIGNED, self._words)
+            if self.reporter.is_due() and self.clock.monotonic_s() < hangs_at_s:
+                self.reporter.send_state(RunState.UNASSIGNED, self._words)

@@ -27,10 +27,10 @@ class TaskTimings:
     look_again_s: float = LOOK_AGAIN_S
     """Delay before the cluster is asked again for a topic that it does not know."""
     commit_patience_s: float = 10.0
-    """A commit with an unknown result is retried after this time; in between, the task notices a stop order."""
+    """A commit with an unknown result is retried after this time; in between, the task notices a stop command."""
     leave_wait_s: float = 5.0
     """Time limit for leaving the group."""
-    litter_interval_s: float = 1.0
+    free_cycles_interval_s: float = 1.0
     """Interval at which reference cycles are freed."""
     last_calls_s: float = 5.0
     """Time limit at the end for requests to the store that are in flight."""

@@ -85,23 +85,23 @@ class RejectedRecord(LogError):
         self.cause = failure.cause
 
 
-def letter(key: TopicPartitionKey, failure: InvalidRecord, sender: DeadLetterOrigin) -> DeadLetter:
+def letter(key: TopicPartitionKey, failure: InvalidRecord, origin: DeadLetterOrigin) -> DeadLetter:
     """Return the dead letter of a rejected record of this partition."""
     headers = list(failure.headers)
-    if sender.context:
+    if origin.context:
         taken = {name for name, _ in headers}
-        headers += [(name, value) for name, value in _context(key, failure, sender) if name not in taken]
+        headers += [(name, value) for name, value in _context(key, failure, origin) if name not in taken]
     return DeadLetter(failure.offset, failure.timestamp, failure.key, failure.value, headers)
 
 
-def _context(key: TopicPartitionKey, failure: InvalidRecord, sender: DeadLetterOrigin) -> list[Header]:
+def _context(key: TopicPartitionKey, failure: InvalidRecord, origin: DeadLetterOrigin) -> list[Header]:
     topic, partition = key
     texts = {
         "topic": topic,
         "partition": str(partition),
         "offset": str(failure.offset),
-        "connector.name": sender.connector,
-        "task.id": str(sender.task_id),
+        "connector.name": origin.connector,
+        "task.id": str(origin.task_id),
         "stage": failure.stage.value,
         "class.name": failure.converter,
         "exception.class.name": EXCEPTION,

@@ -76,7 +76,7 @@ class _Posted:
     """A letter in flight."""
 
     letter: DeadLetter
-    parcel: DeadLetterBatch
+    delivery: DeadLetterBatch
     with_timestamp: bool = True
 
 
@@ -143,15 +143,15 @@ class DeadLetterTopic:
 
     def send(self, key: TopicPartitionKey, letters: Sequence[DeadLetter]) -> DeadLetterBatch:
         """Send letters in offset order, without blocking. The parcel says when they have arrived."""
-        parcel = DeadLetterBatch(key, letters, self)
-        self._counts.letters_sent(len(letters))
+        delivery = DeadLetterBatch(key, letters, self)
+        self._counts.dead_letters_sent(len(letters))
         size_bytes = sum(letter.size_bytes for letter in letters)
         self._in_flight.add(size_bytes * 2)
         with self._lock:
             self._size_bytes += size_bytes
             for letter in letters:
-                self._post(_Posted(letter, parcel))
-        return parcel
+                self._post(_Posted(letter, delivery))
+        return delivery
 
     def serve(self, timeout_s: float = 0.0) -> None:
         """Run the client's callbacks; wait at most `timeout_s` for the first. Thread-safe."""
@@ -219,9 +219,9 @@ class DeadLetterTopic:
         self._waiting.append(posted)
 
     def _refuse(self, posted: _Posted, why: str, hint: str = "") -> None:
-        self._counts.letter_refused()
-        posted.parcel.error = DeadLetterRefused(
-            *posted.parcel.key,
+        self._counts.dead_letter_refused()
+        posted.delivery.error = DeadLetterRefused(
+            *posted.delivery.key,
             f"the record at offset {posted.letter.offset} failed its check and could not be sent to the dead letter "
             f"topic {self.topic}: {why}",
             hint=f"{hint or _HINT}, then restart the task, which reads the record again",
@@ -229,13 +229,13 @@ class DeadLetterTopic:
         self._end(posted)
 
     def _end(self, posted: _Posted) -> None:
-        posted.parcel.left -= 1
+        posted.delivery.left -= 1
         self._size_bytes -= posted.letter.size_bytes
         self._in_flight.add(-posted.letter.size_bytes * 2)
 
     def _on_error(self, error: KafkaError) -> None:
         """Handle an error that the client reports about itself."""
-        self._contact.heard(error)
+        self._contact.on_error(error)
         with self._lock:
             self._is_broken = self._is_broken or error.fatal()
             if error.code() in FORBIDDEN and why_refused(error) is None:

@@ -40,10 +40,10 @@ class ErrorCounts:
             self._meter.count(names.RECORDS_SKIPPED, by=count)
             self._meter.count(names.SKIPPED, label, by=count)
 
-    def letters_sent(self, count: int) -> None:
+    def dead_letters_sent(self, count: int) -> None:
         """Count dead letters passed to the producer."""
         self._meter.count(names.DEAD_LETTERS, by=count)
 
-    def letter_refused(self) -> None:
+    def dead_letter_refused(self) -> None:
         """Count a dead letter that Kafka refused."""
         self._meter.count(names.DEAD_LETTERS_FAILED)

@@ -65,7 +65,7 @@ def ensure_topic(
     Raise `SourceUnavailable` (retriable), `SourceForbidden`, `DeadLetterTopicRefused`, or `ConfigError` for a
     replication factor that the cluster does not support.
     """
-    settings: dict[str, Any] = {**QUIET, **admin_config, "error_cb": contact.heard}
+    settings: dict[str, Any] = {**QUIET, **admin_config, "error_cb": contact.on_error}
     try:
         admin = AdminClient(settings)
     except KafkaException as error:

@@ -71,7 +71,7 @@ class ErrorPolicy:
     tolerates: bool = False
     logs: bool = False
     logs_messages: bool = False
-    sender: DeadLetterOrigin = field(default_factory=lambda: DeadLetterOrigin("", 0, context=False))
+    origin: DeadLetterOrigin = field(default_factory=lambda: DeadLetterOrigin("", 0, context=False))
     letters: DeadLetterSender | None = None
 
 
@@ -139,7 +139,7 @@ class RecordValidation:
         """The size in memory of waiting records."""
         return sum(kept.size_bytes for kept in self._kept.values())
 
-    def read(self, records: Sequence[Message], mean_record_bytes: float) -> RecordBatch:
+    def build_batch(self, records: Sequence[Message], mean_record_bytes: float) -> RecordBatch:
         """Return the batch of one partition from the client's messages."""
         unreadable: tuple[InvalidRecord, ...] = ()
         try:
@@ -149,7 +149,7 @@ class RecordValidation:
             batch = without(error.batch, error.places)
         return RecordBatch(batch, unreadable, (records[-1].offset() or 0) + 1, mean_record_bytes)
 
-    def take(self, owner: AssignedPartition, batch: RecordBatch) -> None:
+    def accept_batch(self, owner: AssignedPartition, batch: RecordBatch) -> None:
         """Process a partition's next batch. Raise a `KeyfoldError` that fails the partition."""
         if owner in self._kept:
             self._keep(owner, batch)
@@ -168,7 +168,7 @@ class RecordValidation:
         elif owner.writer is not None:
             owner.writer.read_to(offset)
 
-    def step(self) -> None:
+    def resume_waiting(self) -> None:
         """Continue with waiting records, as far as possible. Raise errors that end the task."""
         if self._policy.letters is not None:
             self._policy.letters.serve()
@@ -182,9 +182,9 @@ class RecordValidation:
                 del self._kept[owner]
                 self._fail(owner, error)
         if self._unsaid and self._clock.monotonic_s() - self._said_s >= _SAY_EVERY_S:
-            self.say()
+            self.log_skipped()
 
-    def say(self) -> None:
+    def log_skipped(self) -> None:
         """Log the records skipped since the last call."""
         largest = self._unsaid.most_common(_SAID_MAX)
         for ((topic, partition), cause), count in largest:
@@ -262,7 +262,7 @@ class RecordValidation:
             self._reject(owner, fresh, batch, failures[0])
         delivery = None
         if self._policy.letters is not None:
-            letters = [letter(owner.key, failure, self._policy.sender) for failure in failures]
+            letters = [letter(owner.key, failure, self._policy.origin) for failure in failures]
             needed_bytes = sum(letter.size_bytes for letter in letters)
             if not self._policy.letters.has_room(needed_bytes):
                 return _Wait(PauseReason.LETTERS, needed_bytes)

@@ -20,12 +20,12 @@ from keyfold_sink.write.memory_budget import InFlight
 _LETTERS_SHARE: Final = 8
 
 
-def sends_letters(options: SinkOptions) -> bool:
+def sends_dead_letters(options: SinkOptions) -> bool:
     """Whether dead letters are sent: `errors.tolerance` is `all`, and there is a dead letter topic."""
     return bool(options.dead_letter_topic) and options.errors_tolerance == "all"
 
 
-def open_intake(
+def open_validation(
     options: SinkOptions,
     group: ConsumerGroup,
     *,
@@ -39,7 +39,7 @@ def open_intake(
     """Build the record validation of one task. Without `checks` all records are valid."""
     counts = ErrorCounts(meter)
     letters = None
-    if open_producer is not None and sends_letters(options):
+    if open_producer is not None and sends_dead_letters(options):
         letters = DeadLetterTopic(
             options.dead_letter_topic,
             open_producer,
@@ -52,7 +52,7 @@ def open_intake(
         tolerates=options.errors_tolerance == "all",
         logs=options.errors_log_enable,
         logs_messages=options.errors_log_include_messages,
-        sender=DeadLetterOrigin(options.name, task_id, context=options.dead_letter_context_headers),
+        origin=DeadLetterOrigin(options.name, task_id, context=options.dead_letter_context_headers),
         letters=letters,
     )
     return RecordValidation(

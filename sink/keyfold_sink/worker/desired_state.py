@@ -121,20 +121,20 @@ def safe_name(name: str) -> str:
 
 def target(state: RunState) -> Change:
     """Change the state to RUNNING, PAUSED or STOPPED."""
-    return lambda orders: orders if orders.state is state else replace(orders, state=state)
+    return lambda desired: desired if desired.state is state else replace(desired, state=state)
 
 
-def flush(orders: DesiredState) -> DesiredState:
+def flush(desired: DesiredState) -> DesiredState:
     """Request that every task commits what it has read."""
-    return replace(orders, flushes=orders.flushes + 1)
+    return replace(desired, flushes=desired.flushes + 1)
 
 
 def restart(scope: RestartScope, worker_id: str = "", task: int = -1) -> Change:
     """Request a restart."""
 
-    def change(orders: DesiredState) -> DesiredState:
-        asked = Restart(orders.restart_number + 1, scope, worker_id, task)
-        return replace(orders, restarts=(*orders.restarts, asked)[-_RESTARTS_KEPT:])
+    def change(desired: DesiredState) -> DesiredState:
+        asked = Restart(desired.restart_number + 1, scope, worker_id, task)
+        return replace(desired, restarts=(*desired.restarts, asked)[-_RESTARTS_KEPT:])
 
     return change
 
@@ -142,12 +142,12 @@ def restart(scope: RestartScope, worker_id: str = "", task: int = -1) -> Change:
 def take_slot(worker_id: str) -> Change:
     """Give a worker the lowest free slot, if it has none."""
 
-    def change(orders: DesiredState) -> DesiredState:
-        if worker_id in orders.slots:
-            return orders
-        taken = set(orders.slots.values())
+    def change(desired: DesiredState) -> DesiredState:
+        if worker_id in desired.slots:
+            return desired
+        taken = set(desired.slots.values())
         slot = next(n for n in range(len(taken) + 1) if n not in taken)
-        return replace(orders, slots={**orders.slots, worker_id: slot})
+        return replace(desired, slots={**desired.slots, worker_id: slot})
 
     return change
 
@@ -156,9 +156,9 @@ def free_slots(worker_ids: Iterable[str]) -> Change:
     """Free the slots of workers that are gone."""
     gone = frozenset(worker_ids)
 
-    def change(orders: DesiredState) -> DesiredState:
-        left = {worker_id: slot for worker_id, slot in orders.slots.items() if worker_id not in gone}
-        return orders if len(left) == len(orders.slots) else replace(orders, slots=left)
+    def change(desired: DesiredState) -> DesiredState:
+        left = {worker_id: slot for worker_id, slot in desired.slots.items() if worker_id not in gone}
+        return desired if len(left) == len(desired.slots) else replace(desired, slots=left)
 
     return change
 
@@ -191,18 +191,18 @@ def to_do(done: DesiredState, newest: DesiredState, worker_id: str) -> PendingWo
 # The object
 
 
-def encode(orders: DesiredState) -> bytes:
+def encode(desired: DesiredState) -> bytes:
     """Encode as JSON; fields of a newer keyfold are kept."""
     known = {
-        "version": orders.version,
-        "state": orders.state,
-        "state_since": orders.state_since,
-        "flushes": orders.flushes,
-        "restarts": orders.restarts,
-        "slots": orders.slots,
-        "changes": orders.changes,
+        "version": desired.version,
+        "state": desired.state,
+        "state_since": desired.state_since,
+        "flushes": desired.flushes,
+        "restarts": desired.restarts,
+        "slots": desired.slots,
+        "changes": desired.changes,
     }
-    return orjson.dumps({**orders.unknown, **known}, option=orjson.OPT_INDENT_2)
+    return orjson.dumps({**desired.unknown, **known}, option=orjson.OPT_INDENT_2)
 
 
 def decode(data: bytes, key: str) -> DesiredState:
@@ -212,7 +212,7 @@ def decode(data: bytes, key: str) -> DesiredState:
         state = RunState(found.pop("state"))
         if state not in TARGETS:
             raise ValueError(f"{state} is not a desired state")
-        orders = DesiredState(
+        desired = DesiredState(
             version=int(found.pop("version")),
             state=state,
             state_since=int(found.pop("state_since")),
@@ -225,8 +225,8 @@ def decode(data: bytes, key: str) -> DesiredState:
             changes=tuple(map(str, found.pop("changes"))),
             unknown=found,
         )
-        encode(orders)  # `TypeError` if a number is too large, or a field of a newer version nested too deeply
-        return orders  # noqa: TRY300 - it is valid only if it can be encoded
+        encode(desired)  # `TypeError` if a number is too large, or a field of a newer version nested too deeply
+        return desired  # noqa: TRY300 - it is valid only if it can be encoded
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise DesiredStateUnreadable(
             key,
@@ -248,7 +248,7 @@ def _next(before: DesiredState, changed: DesiredState, change_id: str) -> Desire
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    orders: DesiredState
+    desired: DesiredState
     etag: str | None  # None if there is no object
 
 
@@ -286,13 +286,13 @@ class DesiredStateDocument:
         """Time since this process learned of the current `state`."""
         return self._clock.monotonic_s() - self._state_seen_s
 
-    def look(self) -> DesiredState:
+    def refresh(self) -> DesiredState:
         """Read the newest desired state. Raise `StoreUnavailable` (`known` still applies), `DesiredStateUnreadable`."""
         found = self._read()
         known = self._known
-        if known is not None and found.orders.version < known.version:
+        if known is not None and found.desired.version < known.version:
             return self.change(lambda newest: known if newest.version < known.version else newest)
-        return self._learn(found.orders)
+        return self._learn(found.desired)
 
     def change(self, change: Change) -> DesiredState:
         """Make a change exactly once, and return the new desired state.
@@ -305,11 +305,11 @@ class DesiredStateDocument:
         began_s, began_ms = self._clock.monotonic_s(), self._clock.now_ms()
         while True:
             found = self._patience.repeat(self._read)
-            if change_id in found.orders.changes:
-                return self._learn(found.orders)
-            changed = change(found.orders)
-            if changed is found.orders:
-                return self._learn(found.orders)
+            if change_id in found.desired.changes:
+                return self._learn(found.desired)
+            changed = change(found.desired)
+            if changed is found.desired:
+                return self._learn(found.desired)
             # The monotonic clock stops while the machine is suspended.
             took_s = max(self._clock.monotonic_s() - began_s, (self._clock.now_ms() - began_ms) / 1000)
             if took_s > 2 * self._patience.patience_s:
@@ -318,7 +318,7 @@ class DesiredStateDocument:
                     f"the request took {took_s:.0f} s and was dropped; nothing was changed",
                     hint="retry the request",
                 )
-            newest = _next(found.orders, changed, change_id)
+            newest = _next(found.desired, changed, change_id)
             if self._write(newest, found.etag):
                 return self._learn(newest)
 
@@ -330,9 +330,9 @@ class DesiredStateDocument:
         self._note_time(blob)
         return _Found(decode(blob.data, self._key), blob.etag)
 
-    def _write(self, orders: DesiredState, etag: str | None) -> bool:
+    def _write(self, desired: DesiredState, etag: str | None) -> bool:
         """PUT until the store accepts or refuses the object."""
-        data = encode(orders)
+        data = encode(desired)
         mode = Create() if etag is None else Update(etag)
         try:
             self._patience.repeat(lambda: self._store.put(self._key, data, mode))
@@ -346,13 +346,13 @@ class DesiredStateDocument:
             ) from error
         return True
 
-    def _learn(self, orders: DesiredState) -> DesiredState:
+    def _learn(self, desired: DesiredState) -> DesiredState:
         with self._lock:
-            if self._known is None or orders.version >= self._known.version:
-                if self._known is None or orders.state_since != self._known.state_since:
+            if self._known is None or desired.version >= self._known.version:
+                if self._known is None or desired.state_since != self._known.state_since:
                     self._state_seen_s = self._clock.monotonic_s()
-                self._known = orders
-        return orders
+                self._known = desired
+        return desired
 
     def _note_time(self, blob: Blob) -> None:
         self._answered = (blob.date_ms, self._clock.monotonic_s())

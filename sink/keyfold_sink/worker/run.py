@@ -1,9 +1,9 @@
 """Build and run a worker: store, desired state, worker registry, REST API and supervisor.
 
-    main thread          the supervisor's loop
-    keyfold-orders       reads the desired state every 2 s
-    keyfold-roll-call    writes this worker's status, removes workers that are gone
-    REST's threads       call the service
+    main thread              the supervisor's loop
+    keyfold-desired-state    reads the desired state every 2 s
+    keyfold-worker-registry  writes this worker's status, removes workers that are gone
+    REST's threads           call the service
 
 A thread that waits for the store blocks no other thread. Tasks are started once the desired state is known, so that a
 worker that starts while the sink is paused or stopped does not read. A worker that starts waits for a store that does
@@ -50,9 +50,9 @@ from keyfold_sink.write.credential_renewal import RenewingStore, location_now
 class WorkerTimings:
     """Intervals and time-outs of a worker's own threads."""
 
-    orders_every_s: float = 2.0
+    desired_state_every_s: float = 2.0
     """Interval at which the desired state is read."""
-    roll_call_every_s: float = 0.5
+    registry_every_s: float = 0.5
     """Interval at which the worker checks whether to write its status."""
     after_error_s: float = 5.0
     """Delay after a failed update of the worker registry."""
@@ -148,8 +148,10 @@ class SinkWorker:
         self._store = store
         self._clock = clock
         folder = sink_folder(options.topics_dir, options.name)
-        self._book = DesiredStateDocument(store, folder, clock, random)
-        self._roll_call = WorkerRegistry(store, folder, self._book, options.worker_id or "", clock=clock, random=random)
+        self._document = DesiredStateDocument(store, folder, clock, random)
+        self._registry = WorkerRegistry(
+            store, folder, self._document, options.worker_id or "", clock=clock, random=random
+        )
         self._metrics = SinkMetrics(
             connector=options.name,
             connector_class=options.connector_class or CONNECTOR_CLASS,
@@ -173,8 +175,8 @@ class SinkWorker:
         cluster = LazyCluster(lambda: AdminSource(admin_config(options), clock))
         self.service = SinkService(
             options,
-            book=self._book,
-            roll_call=self._roll_call,
+            document=self._document,
+            registry=self._registry,
             tasks=self._supervisor,
             ends=LogEndOffsets(store, options.topics_dir, cluster, clock, random),
             ask_cluster_id=cluster.cluster_id,
@@ -187,7 +189,7 @@ class SinkWorker:
     def run(self, stop: threading.Event) -> None:
         """Run until `stop` is set, or until every task has failed and there is no REST API to restart one."""
         with listening(self._options) as sockets:
-            self._roll_call.worker_id = worker_id(self._options, sockets)
+            self._registry.worker_id = worker_id(self._options, sockets)
             with (
                 self._served(sockets) as addresses,
                 own_port(self._metrics, self._options.metrics_host, self._options.metrics_port),
@@ -195,8 +197,8 @@ class SinkWorker:
             ):
                 self._progress.say(*(f"REST: {address}" for address in addresses))
                 self._supervisor.run(
-                    lambda: self._book.known,
-                    lambda: self._roll_call.worker_id,
+                    lambda: self._document.known,
+                    lambda: self._registry.worker_id,
                     stop,
                     ends_when_failed=not sockets.listening,
                 )
@@ -222,8 +224,10 @@ class SinkWorker:
         """Run the threads that talk to the store. After the tasks have ended, remove this worker from the registry."""
         ended = threading.Event()
         threads = [
-            threading.Thread(target=self._follow_orders, args=(stop, ended), name="keyfold-orders", daemon=True),
-            threading.Thread(target=self._answer_roll_call, args=(ended,), name="keyfold-roll-call", daemon=True),
+            threading.Thread(
+                target=self._follow_desired_state, args=(stop, ended), name="keyfold-desired-state", daemon=True
+            ),
+            threading.Thread(target=self._update_registry, args=(ended,), name="keyfold-worker-registry", daemon=True),
         ]
         for thread in threads:
             thread.start()
@@ -235,35 +239,35 @@ class SinkWorker:
             leaving.start()
             leaving.join(self._timings.leave_s)
 
-    def _follow_orders(self, stop: threading.Event, ended: threading.Event) -> None:
-        trouble = _Trouble("the sink's desired state")
+    def _follow_desired_state(self, stop: threading.Event, ended: threading.Event) -> None:
+        outage = _Outage("the sink's desired state")
         while not ended.is_set():
             try:
-                self._book.look()
-                trouble.over()
+                self._document.refresh()
+                outage.over()
             except Exception as error:  # noqa: BLE001 - after a defect here the worker would follow no requests
-                trouble.met(error)
-                if isinstance(error, KeyfoldError) and not error.retriable and self._book.known is None:
+                outage.met(error)
+                if isinstance(error, KeyfoldError) and not error.retriable and self._document.known is None:
                     self._refused = error
                     stop.set()
                     return
-            ended.wait(self._timings.orders_every_s)
+            ended.wait(self._timings.desired_state_every_s)
 
-    def _answer_roll_call(self, ended: threading.Event) -> None:
-        trouble = _Trouble("the worker registry")
+    def _update_registry(self, ended: threading.Event) -> None:
+        outage = _Outage("the worker registry")
         while not ended.is_set():
             try:
-                self._roll_call.turn(self.service.own_status)
-                trouble.over()
-                ended.wait(self._timings.roll_call_every_s)
+                self._registry.update(self.service.own_status)
+                outage.over()
+                ended.wait(self._timings.registry_every_s)
             except Exception as error:  # noqa: BLE001 - as above
-                trouble.met(error)
+                outage.met(error)
                 ended.wait(self._timings.after_error_s)
 
     def _leave(self, threads: Sequence[threading.Thread]) -> None:
         for thread in threads:  # an object that they write after this worker has left would stay
             thread.join()
-        leave_quietly(self._roll_call)
+        leave_quietly(self._registry)
 
     def _seen(self, tasks: tuple[TaskStatus, ...], replaced: Mapping[str, int]) -> None:
         if any(task.state is RunState.RUNNING for task in tasks):
@@ -272,11 +276,11 @@ class SinkWorker:
         self._progress.reported(tasks)
 
     def _state(self) -> RunState:
-        known = self._book.known
+        known = self._document.known
         return RunState.RUNNING if known is None else known.state
 
     def _place(self) -> tuple[int, int]:
-        slot = self._roll_call.slot
+        slot = self._registry.slot
         return (0 if slot == UNKNOWN else slot) * self._options.tasks_max, self._supervisor.orders_version
 
 
@@ -307,7 +311,7 @@ class LazyCluster:
             return self._made
 
 
-class _Trouble:
+class _Outage:
     """Log when an operation begins to fail, when its error changes, and when it succeeds again."""
 
     def __init__(self, what: str) -> None:

@@ -34,7 +34,7 @@ _TOPICS_AGE_S: Final = 10.0
 _SILENCE_MS: Final = 10_000
 # A worker reads the desired state every 2 s, confirms a new version within another second, and writes its status at
 # least every 30 s (`keyfold_sink.worker.worker_registry`).
-_HEARS_WITHIN_S: Final = 15.0
+_ANSWERS_WITHIN_S: Final = 15.0
 _SILENT_MS: Final = 40_000
 
 
@@ -64,8 +64,8 @@ class SinkService:
         self,
         options: SinkOptions,
         *,
-        book: DesiredStateDocument,
-        roll_call: WorkerRegistry,
+        document: DesiredStateDocument,
+        registry: WorkerRegistry,
         tasks: WorkerTasks,
         ends: LogEndOffsets,
         ask_cluster_id: Callable[[], str],
@@ -73,8 +73,8 @@ class SinkService:
         version: str,
     ) -> None:
         self.options = options
-        self._book = book
-        self._roll_call = roll_call
+        self._document = document
+        self._registry = registry
         self._tasks = tasks
         self._ends = ends
         self._ask_cluster_id = ask_cluster_id
@@ -89,7 +89,7 @@ class SinkService:
     @property
     def worker_id(self) -> str:
         """See `Service.worker_id`."""
-        return self._roll_call.worker_id
+        return self._registry.worker_id
 
     # Queries
 
@@ -107,13 +107,13 @@ class SinkService:
 
     def target(self) -> RunState:
         """See `Service.target`."""
-        return self._orders().state
+        return self._desired().state
 
     def own_status(self) -> WorkerStatus:
         """Return this worker's status without metrics, which change all the time and which other workers ignore."""
         return WorkerStatus(
             worker_id=self.worker_id,
-            slot=self._roll_call.slot,
+            slot=self._registry.slot,
             reported_ms=self._clock.now_ms(),
             version=self._version,
             orders_version=self._tasks.orders_version,
@@ -123,9 +123,9 @@ class SinkService:
     def workers(self) -> Sequence[WorkerStatus]:
         """See `Service.workers`."""
         try:
-            others = self._roll_call.others()
+            others = self._registry.others()
         except KeyfoldError:  # users need the status most of all while the store does not work
-            others = self._roll_call.known_others()
+            others = self._registry.known_others()
         return [self.own_status(), *others]
 
     def is_alive(self) -> bool:
@@ -134,7 +134,7 @@ class SinkService:
 
     def not_ready(self) -> str:
         """See `Service.not_ready`."""
-        known = self._book.known
+        known = self._document.known
         if known is None:
             return "the sink's desired state has not been read from the bucket yet"
         if known.state is RunState.STOPPED:
@@ -165,33 +165,33 @@ class SinkService:
 
     def pause(self) -> None:
         """See `Service.pause`."""
-        self._order(desired_state.target(RunState.PAUSED))
+        self._change(desired_state.target(RunState.PAUSED))
 
     def resume(self) -> None:
         """See `Service.resume`."""
-        self._order(desired_state.target(RunState.RUNNING))
+        self._change(desired_state.target(RunState.RUNNING))
 
     def stop(self) -> None:
         """See `Service.stop`."""
-        self._order(desired_state.target(RunState.STOPPED))
+        self._change(desired_state.target(RunState.STOPPED))
 
     def restart(self, *, include_tasks: bool, only_failed: bool) -> None:
         """See `Service.restart`."""
         of_tasks = RestartScope.FAILED if only_failed else RestartScope.ALL
-        self._order(desired_state.restart(of_tasks if include_tasks else RestartScope.CONNECTOR))
+        self._change(desired_state.restart(of_tasks if include_tasks else RestartScope.CONNECTOR))
 
     def restart_task(self, task_id: int) -> None:
         """See `Service.restart_task`."""
         for worker in self.workers():
             for task in worker.tasks:
                 if worker.slot != UNKNOWN and worker.slot * self.options.tasks_max + task.number == task_id:
-                    self._order(desired_state.restart(RestartScope.ONE, worker.worker_id, task.number))
+                    self._change(desired_state.restart(RestartScope.ONE, worker.worker_id, task.number))
                     return
         raise NoSuchTask(f"no worker has a task with id {task_id}")
 
     def flush(self) -> None:
         """See `Service.flush`."""
-        self._order(desired_state.flush)
+        self._change(desired_state.flush)
 
     def set_log_level(self, logger: str, level: str) -> None:
         """See `Service.set_log_level`."""
@@ -211,12 +211,12 @@ class SinkService:
         self._ends.move(offsets)
         self._events.info("offsets altered", offsets={f"{t}-{p}": offset for (t, p), offset in offsets.items()})
 
-    def _order(self, change: Change) -> None:
-        newest = self._book.change(change)
+    def _change(self, change: Change) -> None:
+        newest = self._document.change(change)
         self._events.info("desired state changed", state=newest.state.value, version=newest.version)
 
-    def _orders(self) -> DesiredState:
-        return self._book.known or self._book.look()
+    def _desired(self) -> DesiredState:
+        return self._document.known or self._document.refresh()
 
     def _require_stopped(self) -> None:
         """Raise `NotStopped` while any task may be running or starting, by a fresh read of the store.
@@ -224,26 +224,26 @@ class SinkService:
         The check does not wait for a worker that was killed, suspended or cut off. If a task of it resumes, that task
         is fenced, and continues from the log's end or stops.
         """
-        newest = self._book.look()
+        newest = self._document.refresh()
         if newest.state is not RunState.STOPPED:
             raise NotStopped(f"the sink is {newest.state}; no offset was changed", hint="stop the sink first")
-        for worker in [self.own_status(), *self._roll_call.others(fresh=True)]:
-            has_heard = worker.orders_version >= newest.state_since
-            if self._is_deaf(worker, has_heard=has_heard):
+        for worker in [self.own_status(), *self._registry.others(fresh=True)]:
+            has_answered = worker.orders_version >= newest.state_since
+            if self._is_deaf(worker, has_answered=has_answered):
                 continue
-            if worker.tasks or not has_heard:
+            if worker.tasks or not has_answered:
                 raise NotStopped(
                     f"the tasks of worker {worker.worker_id} have not all ended yet; no offset was changed",
                     hint="retry in a few seconds",
                 )
 
-    def _is_deaf(self, worker: WorkerStatus, *, has_heard: bool) -> bool:
+    def _is_deaf(self, worker: WorkerStatus, *, has_answered: bool) -> bool:
         """Whether another worker does not confirm the desired state, or does not write its status, in time."""
         if worker.worker_id == self.worker_id:
             return False
-        silent_ms = self._roll_call.silent_ms(worker.worker_id)
-        if not has_heard and self._book.state_age_s >= _HEARS_WITHIN_S:
-            return silent_ms >= _HEARS_WITHIN_S * 1000
+        silent_ms = self._registry.silent_ms(worker.worker_id)
+        if not has_answered and self._document.state_age_s >= _ANSWERS_WITHIN_S:
+            return silent_ms >= _ANSWERS_WITHIN_S * 1000
         return silent_ms >= _SILENT_MS
 
     def _topics_with_logs(self) -> list[str]:

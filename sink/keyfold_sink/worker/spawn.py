@@ -4,7 +4,7 @@ The supervisor sends the configuration, as it was when the worker began, in the 
 restarted task has the configuration of the other tasks, even if the file was changed while the worker runs.
 
 A task belongs to the worker's process group, so Ctrl-Z and SIGKILL to the group reach it. Ctrl-C and a closed terminal
-also signal the whole group, but only the worker must handle them, and then orders its tasks to stop. So a task is
+also signal the whole group, but only the worker must handle them, and then tells its tasks to stop. So a task is
 started with these signals blocked, and never unblocks them.
 
 No call blocks. Bytes that do not fit into a pipe are kept until they do, and one call reads a limited number of
@@ -68,7 +68,7 @@ class TaskProcess:
         self._unsent += line
         self._push()
 
-    def take(self) -> list[bytes]:
+    def take_lines(self) -> list[bytes]:
         """See `Process.take`."""
         self._push()
         while True:

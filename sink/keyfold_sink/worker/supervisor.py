@@ -1,8 +1,8 @@
 """The supervisor of a worker's tasks: start them, pass on the desired state, read reports, replace crashed tasks.
 
 The supervisor never waits for a task, the store or Kafka. Slow work happens on other threads, which pass it values.
-Each task reads orders from a pipe of the supervisor. If the supervisor is killed, its tasks read the end of the pipe,
-and stop as they do on a stop order.
+Each task reads commands from a pipe of the supervisor. If the supervisor is killed, its tasks read the end of the pipe,
+and stop as they do on a stop command.
 """
 
 from __future__ import annotations
@@ -127,10 +127,10 @@ class Supervisor:
         """
         with self._nobody_left():
             while not stop.is_set() and not (ends_when_failed and self.all_failed):
-                orders = newest()
-                if orders is not None:
-                    self.follow(orders, worker_id())
-                self.step()
+                desired = newest()
+                if desired is not None:
+                    self.follow(desired, worker_id())
+                self.advance_tasks()
                 self._clock.sleep(self._limits.round_s)
             self.end()
 
@@ -140,15 +140,15 @@ class Supervisor:
             for child in self._children:
                 child.run(paused=False)
             while not stop.is_set() and self.has_live_tasks():
-                self.step()
+                self.advance_tasks()
                 self._clock.sleep(self._limits.round_s)
             self.end()
 
-    def follow(self, orders: DesiredState, worker_id: str) -> None:
+    def follow(self, desired: DesiredState, worker_id: str) -> None:
         """Carry out the changes of the desired state. Of the first version only the state counts: the rest is past."""
-        if self._done is not None and orders.version <= self._done.version:
+        if self._done is not None and desired.version <= self._done.version:
             return
-        todo = to_do(self._done or orders, orders, worker_id)
+        todo = to_do(self._done or desired, desired, worker_id)
         renews = any(asked.scope is RestartScope.CONNECTOR for asked in todo.restarts)
         if renews:
             self._renew()
@@ -163,12 +163,12 @@ class Supervisor:
                 child.flush()
             if renews:
                 child.renew()
-        self._done = orders
+        self._done = desired
 
-    def step(self) -> None:
+    def advance_tasks(self) -> None:
         """Run one round."""
         for child in self._children:
-            child.step()
+            child.advance()
             child.log(self._levels)
         self._seen(self.tasks, self.replaced)
         self._round_s = self._clock.monotonic_s()
@@ -184,7 +184,7 @@ class Supervisor:
         for child in self._children:
             child.halt()
         while self.has_live_tasks():
-            self.step()
+            self.advance_tasks()
             self._clock.sleep(self._limits.round_s)
         failed |= {child.number: child for child in self._children if child.exit_code}
         if failed:

@@ -26,10 +26,10 @@ from keyfold_sink.task.report import StatusReporter
 from keyfold_sink.task.run import run_task
 from keyfold_sink.worker.spawn import read_first_line
 from keyfold_sink.worker.task_process import STOP_SLACK_S
-from keyfold_sink.worker.wire import StatusPipe, follow_orders
+from keyfold_sink.worker.wire import StatusPipe, follow_commands
 
 DEFECT: Final = 70
-_ORDERS_FD: Final = 0
+_COMMANDS_FD: Final = 0
 
 
 def run_child(
@@ -51,10 +51,10 @@ def run_child(
     # At a terminal the supervisor shows a progress line; only warnings and errors may interrupt it.
     event_log.configure(json=as_json, level="warning" if sys.stderr.isatty() and not as_json else "info")
     event_log.bind(task=number)
-    options = SinkOptions.parse(read_first_line(_ORDERS_FD)).for_task(number)
-    orders = TaskCommands(stop, pause=paused)
+    options = SinkOptions.parse(read_first_line(_COMMANDS_FD)).for_task(number)
+    commands = TaskCommands(stop, pause=paused)
     stop_s = options.shutdown_timeout_ms / 1000 + STOP_SLACK_S
-    follow_orders(_ORDERS_FD, orders.give, lambda: end_by_force(stop_s, clock))
+    follow_commands(_COMMANDS_FD, commands.add, lambda: end_by_force(stop_s, clock))
     with StatusPipe(report_fd) as report:
         try:
             run_task(
@@ -64,8 +64,8 @@ def run_child(
                 transaction_timeout_s=transaction_timeout_s,
                 clock=clock,
                 random=random,
-                orders=orders,
-                voice=StatusReporter(number, clock, report),
+                commands=commands,
+                reporter=StatusReporter(number, clock, report),
                 proven=proven,
             )
         except KeyfoldError as error:  # the supervisor shows the error at its end, with those of other tasks

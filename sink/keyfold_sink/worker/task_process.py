@@ -27,10 +27,10 @@ from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import Clock
 from keyfold_sink.status import UNKNOWN, RunState, TaskStatus, load_task
 from keyfold_sink.task.commands import TaskCommand
-from keyfold_sink.worker.wire import encode_level, encode_order
+from keyfold_sink.worker.wire import encode_command, encode_level
 
 STOP_SLACK_S: Final = 15.0
-"""Extra time to stop, beyond the time to flush: until the task notices the order, and to leave its group."""
+"""Extra time to stop, beyond the time to flush: until the task notices the command, and to leave its group."""
 _ROUNDS_IN_SILENCE: Final = 4
 SETTLED_AFTER_S: Final = 60.0
 _DELAYS: Final = Backoff(first_ms=1000, cap_ms=60_000)
@@ -47,7 +47,7 @@ class ProcessHandle(Protocol):
     def send(self, line: bytes) -> None:
         """Write a line to the task's stdin, as soon as the pipe has room."""
 
-    def take(self) -> list[bytes]:
+    def take_lines(self) -> list[bytes]:
         """Return the lines that the task has reported since the last call."""
 
     def poll(self) -> int | None:
@@ -154,7 +154,7 @@ class SupervisedTask:
         if self.phase is TaskPhase.DOWN:
             self._start()
         elif self.phase in _LISTENING and changed:
-            self._tell(TaskCommand.PAUSE if paused else TaskCommand.RESUME)
+            self._send_command(TaskCommand.PAUSE if paused else TaskCommand.RESUME)
 
     def halt(self) -> None:
         """Request that the task flushes and ends."""
@@ -177,12 +177,12 @@ class SupervisedTask:
     def flush(self) -> None:
         """Request that the task commits what it has read."""
         if self.phase in _LISTENING:
-            self._tell(TaskCommand.FLUSH)
+            self._send_command(TaskCommand.FLUSH)
 
     def renew(self) -> None:
         """Request that the task looks up again what it has cached: credentials, topics and their settings."""
         if self.phase in _LISTENING:
-            self._tell(TaskCommand.RENEW)
+            self._send_command(TaskCommand.RENEW)
 
     def log(self, levels: Levels) -> None:
         """Set the log levels of the task in this order. A task that has just started does not know them yet."""
@@ -207,7 +207,7 @@ class SupervisedTask:
 
     # Events
 
-    def step(self) -> None:
+    def advance(self) -> None:
         """Read the task's reports, and check its process."""
         now_s = self._clock.monotonic_s()
         # If the supervisor itself was suspended (a frozen container), so were its tasks.
@@ -219,7 +219,7 @@ class SupervisedTask:
         if process is None:
             return
         code = process.poll()
-        for line in process.take():  # after the poll, so that the last reports of an ended process are read
+        for line in process.take_lines():  # after the poll, so that the last reports of an ended process are read
             self._hear(line, now_s)
         if code is not None:
             self._ended(process, code)
@@ -253,13 +253,13 @@ class SupervisedTask:
         patience_s = self._limits.stack_grace_s if self.phase is TaskPhase.HUNG else self._limits.stop_s
         self.phase = TaskPhase.ENDING
         self._act_at_s = self._clock.monotonic_s() + patience_s
-        self._tell(TaskCommand.STOP)
+        self._send_command(TaskCommand.STOP)
         assert self._process is not None
-        self._process.signal(signal.SIGTERM)  # a task that is starting does not read orders yet
+        self._process.signal(signal.SIGTERM)  # a task that is starting does not read commands yet
 
-    def _tell(self, order: TaskCommand) -> None:
+    def _send_command(self, command: TaskCommand) -> None:
         assert self._process is not None
-        self._process.send(encode_order(order))
+        self._process.send(encode_command(command))
 
     def _hear(self, line: bytes, now_s: float) -> None:
         try:
@@ -287,7 +287,7 @@ class SupervisedTask:
         self.exit_code = code
         was_told = self.phase is TaskPhase.ENDING
         if was_told and code == -signal.SIGTERM:
-            self.exit_code = 0  # the task was stopped before it read orders, so it had not begun any work
+            self.exit_code = 0  # the task was stopped before it read commands, so it had not begun any work
         said_failed = self.status is not None and self.status.state is RunState.FAILED and code in _SAID_FAILED
         self.last_words = (
             self.status.trace if said_failed and self.status else f"the task's process ended {words(code)}"

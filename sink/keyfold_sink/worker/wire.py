@@ -8,8 +8,8 @@ A status is a heartbeat, so a task that waits for the store or a broker at its s
 The last status before a task ends with a `KeyfoldError` is FAILED, with the error as its trace. It tells the supervisor
 that another start would fail in the same way.
 
-Neither side ever waits for the other. Orders are a few bytes in a pipe that is read at once. Only the newest status is
-kept until the supervisor reads it.
+Neither side ever waits for the other. Commands are a few bytes in a pipe that is read at once. Only the newest status
+is kept until the supervisor reads it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from keyfold_sink.task.commands import TaskCommand
 _LAST_WORD_S: Final = 2.0
 
 
-def encode_order(order: TaskCommand) -> bytes:
-    """Encode an order as a line."""
-    return orjson.dumps({"order": order}) + b"\n"
+def encode_command(command: TaskCommand) -> bytes:
+    """Encode a command as a line."""
+    return orjson.dumps({"order": command}) + b"\n"
 
 
 def encode_level(logger: str, level: str) -> bytes:
@@ -41,20 +41,22 @@ def encode_level(logger: str, level: str) -> bytes:
     return orjson.dumps({"logger": logger, "level": level}) + b"\n"
 
 
-def decode_order(line: bytes) -> TaskCommand:
-    """Decode an order. Raise `ValueError` for anything else."""
+def decode_command(line: bytes) -> TaskCommand:
+    """Decode a command. Raise `ValueError` for anything else."""
     found = orjson.loads(line)
     if not isinstance(found, dict):
-        raise ValueError("not an order")  # noqa: TRY004 - a decoded value, not an argument
+        raise ValueError("not a command")  # noqa: TRY004 - a decoded value, not an argument
     return TaskCommand(found.get("order", ""))
 
 
-def follow_orders(fd: int, give: Callable[[TaskCommand], None], afterwards: Callable[[], None] = lambda: None) -> None:
-    """Pass on the orders read from `fd`, in a thread of its own; at its end, or if reading fails, the order to stop.
+def follow_commands(
+    fd: int, give: Callable[[TaskCommand], None], afterwards: Callable[[], None] = lambda: None
+) -> None:
+    """Pass on the commands read from `fd`, in a thread of its own. At its end, or if reading fails, pass on STOP.
 
     `afterwards` is then called on that thread.
     """
-    threading.Thread(target=_follow, args=(fd, give, afterwards), name="keyfold-orders", daemon=True).start()
+    threading.Thread(target=_follow, args=(fd, give, afterwards), name="keyfold-commands", daemon=True).start()
 
 
 def _follow(fd: int, give: Callable[[TaskCommand], None], afterwards: Callable[[], None]) -> None:
@@ -62,9 +64,9 @@ def _follow(fd: int, give: Callable[[TaskCommand], None], afterwards: Callable[[
         for line in lines(lambda: os.read(fd, 65_536)):  # not sys.stdin: its lock would be held at the end
             try:
                 if not _set_level(line):
-                    give(decode_order(line))
-            except ValueError as error:  # an order of a newer supervisor
-                structlog.get_logger("keyfold.sink").warning("unknown order ignored", error=str(error))
+                    give(decode_command(line))
+            except ValueError as error:  # a command of a newer supervisor
+                structlog.get_logger("keyfold.sink").warning("unknown command ignored", error=str(error))
     finally:
         give(TaskCommand.STOP)
         afterwards()
@@ -104,7 +106,7 @@ class StatusPipe:
     """Write a task's newest status to the supervisor's descriptor, in a thread of its own.
 
     A supervisor that does not read (it was stopped by a signal) does not block the task. A supervisor that is gone is
-    no error here, because the end of the orders' pipe reports it.
+    no error here, because the end of the commands' pipe reports it.
     """
 
     def __init__(self, fd: int) -> None:

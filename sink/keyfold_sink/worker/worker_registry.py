@@ -79,7 +79,7 @@ class WorkerRegistry:
         self,
         store: ObjectStore,
         folder: str,
-        book: DesiredStateDocument,
+        document: DesiredStateDocument,
         worker_id: str,
         *,
         clock: Clock,
@@ -88,7 +88,7 @@ class WorkerRegistry:
         self.worker_id = worker_id
         self._store = store
         self._prefix = f"{folder}workers/"
-        self._book = book
+        self._document = document
         self._clock = clock
         self._incarnation = f"{random.getrandbits(64):016x}"
         self._etag: str | None = None
@@ -105,15 +105,15 @@ class WorkerRegistry:
     @property
     def slot(self) -> int:
         """The worker's slot; `UNKNOWN` before it has one."""
-        orders = self._book.known
-        return UNKNOWN if orders is None else orders.slots.get(self.worker_id, UNKNOWN)
+        desired = self._document.known
+        return UNKNOWN if desired is None else desired.slots.get(self.worker_id, UNKNOWN)
 
-    def turn(self, status: Callable[[], WorkerStatus]) -> None:
+    def update(self, status: Callable[[], WorkerStatus]) -> None:
         """Write the status if it is due, take a slot, and remove workers that are gone. Raise the store's errors."""
         self._write_if_due(status())
         if self.slot == UNKNOWN:
             # After the status is written, or another worker would free the slot again.
-            self._book.change(take_slot(self.worker_id))
+            self._document.change(take_slot(self.worker_id))
             self._write_now(status())
         now_s = self._clock.monotonic_s()
         if self._swept_s is None or now_s - self._swept_s >= _SWEEP_EVERY_S:
@@ -143,7 +143,7 @@ class WorkerRegistry:
 
     def leave(self) -> None:
         """Remove this worker, whose tasks have ended. Raise the store's errors; other workers then remove it later."""
-        self._book.change(free_slots([self.worker_id]))
+        self._document.change(free_slots([self.worker_id]))
         self._store.delete(self._key(self.worker_id))
 
     # Writing
@@ -201,12 +201,12 @@ class WorkerRegistry:
 
     def _look(self) -> None:
         """Find the live workers. Objects that have not changed are not read again."""
-        self._book.look()  # for the store's time
+        self._document.refresh()  # for the store's time
         alive, _ = self._listed()
         known = {key: seen for key, seen in self._others.items() if key in alive and alive[key].etag == seen.etag}
         wanted = [key for key in alive if key not in known]
         if wanted:
-            with ThreadPoolExecutor(min(_READERS, len(wanted)), thread_name_prefix="keyfold-roll-call") as pool:
+            with ThreadPoolExecutor(min(_READERS, len(wanted)), thread_name_prefix="keyfold-worker-registry") as pool:
                 found = zip(wanted, pool.map(self._read, wanted), strict=True)
                 known |= {key: seen for key, seen in found if seen is not None}
         self._others = known
@@ -228,7 +228,7 @@ class WorkerRegistry:
 
     def _watch(self, info: ObjectInfo, now_s: float) -> _Watched:
         """Return an object with its age. The store's times count only when it is first seen, as they may jump later."""
-        before, now_ms = self._watched.get(info.key), self._book.store_now_ms
+        before, now_ms = self._watched.get(info.key), self._document.store_now_ms
         if before is not None and before.etag == info.etag:
             return before
         age_ms = 0 if now_ms is None else max(0, now_ms - info.last_modified_ms)
@@ -253,15 +253,15 @@ class WorkerRegistry:
         The desired state is read before the listing, and a worker writes its status before it takes a slot. So a worker
         with a slot that is not in the listing is gone. If it comes back at this moment, it takes a slot again.
         """
-        orders = self._book.look()
+        desired = self._document.refresh()
         alive, gone = self._listed()
         for info in gone:
             self._events.info("removed a worker that is gone", key=info.key)
             self._clear(info.key)
-        left = [worker_id for worker_id in orders.slots if self._key(worker_id) not in alive]
+        left = [worker_id for worker_id in desired.slots if self._key(worker_id) not in alive]
         left = [worker_id for worker_id in left if worker_id != self.worker_id]
         if left:
-            self._book.change(free_slots(left))
+            self._document.change(free_slots(left))
 
     def _clear(self, key: str) -> None:
         """Delete the object of a worker that is gone. Without the right to delete it stays, and is ignored."""
@@ -274,10 +274,10 @@ class WorkerRegistry:
         return f"{self._prefix}{safe_name(worker_id)}.json"
 
 
-def leave_quietly(roll_call: WorkerRegistry) -> None:
+def leave_quietly(registry: WorkerRegistry) -> None:
     """Remove a worker from the registry. If that fails, the others remove it after a while."""
     with contextlib.suppress(KeyfoldError):
-        roll_call.leave()
+        registry.leave()
 
 
 def _wait_s(before: WorkerStatus, now: WorkerStatus) -> float:

@@ -1,7 +1,7 @@
 """The I/O threads, which wait for answers of the store and of Kafka.
 
-At most `SENDERS` calls run at once. A job that waits between two attempts does not count (`waiting`), and another
-thread takes its place. So a few partitions whose store prefix or leader does not answer do not block the others.
+At most `CONCURRENT_CALLS` calls run at once. A job that waits between two attempts does not count (`waiting`), and
+another thread takes its place. So a few partitions whose store prefix or leader does not answer do not block the rest.
 
 A request that hangs cannot be interrupted, and a read of a small object may be retried for minutes. A task that was
 stopped does not wait for such calls, which end with the process. Nothing is lost: uncommitted records are read again,
@@ -20,7 +20,7 @@ from typing import Final, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-SENDERS: Final = 8
+CONCURRENT_CALLS: Final = 8
 # A waiting thread takes some tens of KiB. If more than this wait, all of them wait for the same outage.
 THREADS_MAX: Final = 256
 
@@ -28,11 +28,11 @@ THREADS_MAX: Final = 256
 class IoPool(Executor):
     """An executor whose threads do not keep the process alive."""
 
-    def __init__(self, senders: int = SENDERS, threads_max: int = THREADS_MAX) -> None:
-        self._senders = senders
+    def __init__(self, concurrent_calls: int = CONCURRENT_CALLS, threads_max: int = THREADS_MAX) -> None:
+        self._concurrent_calls = concurrent_calls
         self._threads_max = threads_max
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._places = threading.Semaphore(senders)
+        self._slots = threading.Semaphore(concurrent_calls)
         self._lock = threading.Lock()
         self._waiting = 0
         self._threads: list[threading.Thread] = []
@@ -61,12 +61,12 @@ class IoPool(Executor):
         """Let another job run while the caller's job waits inside this context."""
         with self._lock:
             self._waiting += 1
-        self._places.release()
+        self._slots.release()
         try:
             self._hire()
             yield
         finally:
-            self._places.acquire()
+            self._slots.acquire()
             with self._lock:
                 self._waiting -= 1
 
@@ -92,7 +92,7 @@ class IoPool(Executor):
     def _hire(self) -> None:
         """Start threads: one for each concurrent call, and one more for each job that waits."""
         with self._lock:
-            wanted = min(self._senders + self._waiting, self._threads_max)
+            wanted = min(self._concurrent_calls + self._waiting, self._threads_max)
             while not self._ended and len(self._threads) < wanted:
                 thread = threading.Thread(target=self._run, name=f"keyfold-sink-{len(self._threads)}", daemon=True)
                 self._threads.append(thread)
@@ -100,5 +100,5 @@ class IoPool(Executor):
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
-            with self._places:
+            with self._slots:
                 work()

@@ -97,12 +97,12 @@ class PartitionWriter:
     """The writer of one partition under one claimed epoch."""
 
     def __init__(
-        self, session: SinkSession, lane: SerialQueue, retry: QueueRetry, policy: RollPolicy, tools: WriterResources
+        self, session: SinkSession, queue: SerialQueue, retry: QueueRetry, policy: RollPolicy, tools: WriterResources
     ) -> None:
         self.key: TopicPartitionKey = (session.place.topic, session.place.partition)
         self.position = session.manifest.next_offset
         self._session = session
-        self._lane = lane
+        self._queue = queue
         self._retry = retry
         self._policy = policy
         self._tools = tools
@@ -160,7 +160,7 @@ class PartitionWriter:
             self._tools.meter.sent(len(batch) - begin)
         while begin < len(batch):
             opened = self._open or self._begin(batch.timestamps[begin])
-            end = begin + self._policy.room(opened.writer.record_count, mean_record_bytes)
+            end = begin + self._policy.records_until_check(opened.writer.record_count, mean_record_bytes)
             part = cut(batch, begin, end)
             opened.writer.append(part)
             opened.leader_epoch = part.leader_epochs[-1]
@@ -207,7 +207,7 @@ class PartitionWriter:
         """Finish the open segment and upload it. Without one, move the log's end over a gap."""
         opened, self._open = self._open, None
         base_offset, self._base_offset = self._base_offset, self.position
-        gaps, deliveries = self._skips.take(self.position)
+        gaps, deliveries = self._skips.take_until(self.position)
         held_bytes, self._held_bytes = self._held_bytes, 0
         self._hole_since_s = None
         if opened is None and base_offset == self.position and not gaps:
@@ -223,7 +223,7 @@ class PartitionWriter:
             self._in_flight.add(-held_bytes)
             self._tools.meter.in_flight(-records)
 
-        self._lane.submit(
+        self._queue.submit(
             lambda: self._commit(opened, base_offset, position, gaps, deliveries, reason, rolled_s), at_end
         )
 
@@ -239,7 +239,7 @@ class PartitionWriter:
 
     def follow(self) -> None:
         """Check that the topic exists, and write its settings into the manifest if they have changed."""
-        self._lane.submit(lambda: self._retry.repeat(self._follow))
+        self._queue.submit(lambda: self._retry.repeat(self._follow))
 
     def _begin(self, first_timestamp_ms: int) -> _Open:
         session = self._session
@@ -264,7 +264,7 @@ class PartitionWriter:
             opened.blocks, opened.blocks_bytes = [], 0
             self._in_flight.add(size_bytes)
             upload = opened.upload
-            self._lane.submit(lambda: upload.send_part(blocks), at_end=lambda: self._in_flight.add(-size_bytes))
+            self._queue.submit(lambda: upload.send_part(blocks), at_end=lambda: self._in_flight.add(-size_bytes))
         self._held_bytes = opened.writer.memory_bytes + opened.blocks_bytes + _OPEN_OVERHEAD_BYTES
 
     # On the serial queue
@@ -298,7 +298,7 @@ class PartitionWriter:
         self._tools.report(Committed(self.key, next_offset, record_count, size_bytes, reason))
         if gone is not None:
             # Not raised: the jobs behind this one, and the open segment, have records of the same topic.
-            self._lane.tell(gone)
+            self._queue.report_error(gone)
 
     def _await(self, deliveries: Sequence[Delivery]) -> None:
         """Wait for dead letters: no commit passes a skipped record's offset before its dead letter has arrived."""
@@ -334,7 +334,7 @@ class PartitionWriter:
         with contextlib.suppress(SourceForbidden):  # a later commit reports it too, if it lasts
             gone = self._check_topic(_IDLE_ATTEMPTS)
             if gone is not None:
-                self._lane.tell(gone)
+                self._queue.report_error(gone)
                 return
         settings = self._settings()
         if settings is not None:

@@ -102,7 +102,7 @@ class SerialQueue:
             if at_end is not None:
                 at_end()
 
-    def tell(self, error: BaseException) -> None:
+    def report_error(self, error: BaseException) -> None:
         """Report an error as if the job had raised it, and continue with the job and those that wait."""
         self._on_crash(error)
 
@@ -169,21 +169,21 @@ class SerialQueue:
 class QueueRetry:
     """Retry calls on a serial queue until they are answered or the queue is closed."""
 
-    lane: SerialQueue
+    queue: SerialQueue
     random: Random
     backoff: Backoff = _DELAYS
     look_again_s: float = LOOK_AGAIN_S
 
     def repeat(self, call: Callable[[], T]) -> T:
         """See `SerialQueue.retry`."""
-        return self.lane.retry(call, self.backoff, self.random)
+        return self.queue.retry(call, self.backoff, self.random)
 
     def repeat_after(self, error: type[KeyfoldError], call: Callable[[], T], attempts: int = _ATTEMPTS) -> T:
         """Retry, also after `error` until the last attempt: a broker that just started may not know the topic yet."""
         for _ in range(attempts - 1):
             with contextlib.suppress(error):
                 return self.repeat(call)
-            self.lane.wait(self.look_again_s)
+            self.queue.wait(self.look_again_s)
         return self.repeat(call)
 
 

@@ -63,7 +63,7 @@ class Skips:
         if passed:
             self._passed = with_gaps(self._passed, passed)
 
-    def take(self, position: int) -> tuple[tuple[Gap, ...], tuple[Delivery, ...]]:
+    def take_until(self, position: int) -> tuple[tuple[Gap, ...], tuple[Delivery, ...]]:
         """Return the gaps that a commit up to `position` records, and the deliveries that it waits for."""
         self.pass_to(position)
         gaps, self._passed = self._passed, ()

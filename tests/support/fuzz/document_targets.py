@@ -50,7 +50,7 @@ from keyfold_sink.worker.desired_state import (
     decode,
     encode,
 )
-from keyfold_sink.worker.wire import decode_order, encode_order
+from keyfold_sink.worker.wire import decode_command, encode_command
 from tests.support.fake_service import task, worker
 from tests.support.fuzz.mutate import any_bytes, json_document, pack, parts_by, text_line, unpack
 from tests.support.fuzz.target import Target
@@ -179,7 +179,7 @@ def decode_position(data: bytes) -> None:
 
 def decode_line(data: bytes) -> None:
     """A line that the supervisor of a sink writes to a task."""
-    decode_order(data)
+    decode_command(data)
 
 
 # Restores
@@ -293,7 +293,7 @@ DOCUMENT_TARGETS: Final = (
            (DesiredStateUnreadable,)),
     Target("worker-status", lambda: [dump(worker()), dump(task(0))], decode_status, ("keyfold_sink.status",),
            _JSON, ()),
-    Target("task-line", lambda: [encode_order(order) for order in TaskCommand], decode_line,
+    Target("task-line", lambda: [encode_command(order) for order in TaskCommand], decode_line,
            ("keyfold_sink.worker.wire",), _JSON, (ValueError,)),
     Target("restore-plan", _plan, decode_plan, ("keyfold.restore.journal",), _JSON),
     Target("restore-window", window_seeds, decode_window, ("keyfold.restore.window",),

@@ -12,8 +12,8 @@ from starlette.testclient import TestClient
 
 from keyfold.runtime.clock import ManualClock
 from keyfold_sink.config.connect_definitions import ConnectDefinitions
-from keyfold_sink.rest.app import make_app
 from keyfold_sink.rest.backend import Backend
+from keyfold_sink.rest.server import make_app
 from keyfold_sink.status import RunState
 from tests.support.fake_service import CONFIG, NOW_MS, FakeService, make_options, metrics
 from tests.support.fuzz.mutate import any_bytes, json_document, pack, parts_by, text_line, unpack

@@ -31,7 +31,7 @@ from keyfold_replicator.state.states import PartitionState, SyncState
 from keyfold_replicator.status.status import _body
 from keyfold_replicator.status.status_report import report_of
 from keyfold_sink.status import dump, load_worker
-from keyfold_sink.validate.convert.kept import _same_json
+from keyfold_sink.validate.convert.schema_archive import _same_json
 from keyfold_sink.worker.desired_state import DesiredStateUnreadable, decode
 from tests.support.fake_service import worker
 

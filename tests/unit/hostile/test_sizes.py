@@ -25,8 +25,8 @@ from keyfold.store.pacing import Pacer
 from keyfold.store.s3 import S3Store
 from keyfold.verify.partition import verify_partition
 from keyfold_replicator.status.status_report import load_report
-from keyfold_sink.validate.convert.kept import SchemaArchiveWriter as SinkSchemas
-from keyfold_sink.validate.convert.kept import SchemaConflict
+from keyfold_sink.validate.convert.schema_archive import SchemaArchiveWriter as SinkSchemas
+from keyfold_sink.validate.convert.schema_archive import SchemaConflict
 from keyfold_sink.worker.desired_state import DesiredStateDocument
 from tests.support.logs import PLACE, MadeLog, records
 
@@ -65,7 +65,7 @@ READERS: dict[str, tuple[Callable[[MemoryStore], object], type[KeyfoldError]]] =
     "marker of a first copy": (first_copy, ObjectTooLarge),
     "kept schema": (lambda store: KeptSchemas(store, "topics").text(7), SchemaUnusable),
     "kept schema of a sink": (keep, SchemaConflict),
-    "orders": (lambda store: DesiredStateDocument(store, "s/", ManualClock(), Random(1)).look(), ObjectTooLarge),
+    "orders": (lambda store: DesiredStateDocument(store, "s/", ManualClock(), Random(1)).refresh(), ObjectTooLarge),
     "registration": (lambda store: SwappedObject(store, "r", ManualClock(), Random(1)).read(), ObjectTooLarge),
     "lease": (
         lambda store: Lease(store, "l", holder="h", clock=ManualClock(), random=Random(1)).take(), ObjectTooLarge

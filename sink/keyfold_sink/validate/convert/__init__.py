@@ -2,7 +2,6 @@
 
 api                 the interface of record validation
 checks              the checks of a task, from its options
-settings            which converter a configuration names, with its settings
 columns             checks of text and numbers
 json_check          JSON, and Connect's envelope
 connect_schema      Connect's schemas, as checks of a payload
@@ -10,6 +9,6 @@ avro_check          Avro with schema ids
 avro_layout         compile an Avro schema into a check of bytes
 avro_schema         names and references in Avro schemas
 schemas             schemas by id: known, requested or refused
-kept                schemas stored beside the log
-registry, registry_api, registry_settings, metered_registry     the Schema Registry
+schema_archive      schemas stored beside the log
+registry_api, registry      the interface of a Schema Registry, and its client
 """

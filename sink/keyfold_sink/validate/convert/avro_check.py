@@ -76,7 +76,7 @@ class AvroCheck:
             progress = self._begun(batch, column, headers)
         left: list[_Group] = []
         for group in progress.left:
-            answer = self._schemas.look(group.key)
+            answer = self._schemas.find(group.key)
             if answer is None:
                 left.append(group)
             elif isinstance(answer, KnownSchema):
@@ -86,7 +86,7 @@ class AvroCheck:
         if left:
             progress.left = left
             self._in_progress[at] = progress
-            self._schemas.ask([group.key for group in left])
+            self._schemas.request([group.key for group in left])
             raise SchemasPending
         return sorted(progress.failures, key=lambda failure: failure.index)
 

@@ -32,9 +32,9 @@ from keyfold_sink.validate.convert.avro_check import KEY_HEADER, VALUE_HEADER, A
 from keyfold_sink.validate.convert.columns import BatchId, ColumnCheck, ColumnFailure, Headers, NumberCheck, TextCheck
 from keyfold_sink.validate.convert.connect_schema import Fit, SchemaInvalid, compile_fit
 from keyfold_sink.validate.convert.json_check import EnvelopeCheck, JsonCheck, NotJson, OneSchemaCheck, parse
-from keyfold_sink.validate.convert.kept import SchemaArchiveWriter
 from keyfold_sink.validate.convert.registry_api import SchemaRegistry
-from keyfold_sink.validate.convert.schemas import Schemas, SchemaTimings, persistence
+from keyfold_sink.validate.convert.schema_archive import SchemaArchiveWriter
+from keyfold_sink.validate.convert.schemas import Schemas, SchemaTimings, registry_retry
 
 _KEYS: Final = {ConnectStage.KEY_CONVERTER: "key.converter", ConnectStage.VALUE_CONVERTER: "value.converter"}
 
@@ -135,7 +135,7 @@ def checks_of(
                 clock=clock,
                 random=random,
                 cache_size=settings.cache_size,
-                persistence=persistence(options.errors_retry_timeout_ms, options.errors_retry_delay_max_ms),
+                retry=registry_retry(options.errors_retry_timeout_ms, options.errors_retry_delay_max_ms),
                 timings=schema_timings,
             )
         return asked[same]

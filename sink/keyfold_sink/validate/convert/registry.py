@@ -1,6 +1,7 @@
 """A Schema Registry over HTTP with Confluent's client; `registry_api` describes its errors.
 
-The client neither retries nor caches here: its caller does both.
+The client neither retries nor caches here: its caller does both. `MeteredRegistry` counts the answers, so cached
+schemas are not counted.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ from confluent_kafka.schema_registry.error import OAuthTokenError
 
 from keyfold.errors import ConfigError, KeyfoldError
 from keyfold_sink.config.registry_settings import RegistrySettings
+from keyfold_sink.metrics import names
+from keyfold_sink.metrics.meter import TaskMeter
 from keyfold_sink.validate.convert.registry_api import (
     AVRO,
     RegisteredSchema,
     RegistryRefused,
     RegistryUnavailable,
     SchemaKey,
+    SchemaRegistry,
     SchemaUnknown,
 )
 
@@ -39,7 +43,7 @@ class ConfluentRegistry:
         self._asked = 0
 
     def schema(self, key: SchemaKey) -> RegisteredSchema:
-        """See `Registry.schema`."""
+        """See `SchemaRegistry.schema`."""
         self._asked += 1
         if self._asked % _CLIENT_CACHE == 0:
             self._client.clear_caches()  # type: ignore[no-untyped-call]  # the client's caches are unbounded
@@ -52,7 +56,7 @@ class ConfluentRegistry:
         return RegisteredSchema(kind, text, tuple(referenced.values()))
 
     def close(self) -> None:
-        """See `Registry.close`."""
+        """See `SchemaRegistry.close`."""
         self._client.close()
 
     def _get(self, key: SchemaKey) -> Any:
@@ -132,3 +136,35 @@ def _open(settings: RegistrySettings) -> SchemaRegistryClient:
         raise ConfigError(
             f"{settings.key}.schema.registry.*", f"the Schema Registry client refuses the configuration: {error}"
         ) from error
+
+
+class MeteredRegistry:
+    """A `SchemaRegistry` wrapper that counts answers for a task's metrics. Thread-safe."""
+
+    def __init__(self, inner: SchemaRegistry, meter: TaskMeter) -> None:
+        self.url = inner.url
+        self._inner = inner
+        self._meter = meter
+
+    def schema(self, key: SchemaKey) -> RegisteredSchema:
+        """See `SchemaRegistry.schema`."""
+        result = "failed"
+        try:
+            found = self._inner.schema(key)
+            result = "found"
+        except SchemaUnknown:
+            result = "unknown"
+            raise
+        except RegistryUnavailable:
+            result = "unavailable"
+            raise
+        except RegistryRefused:
+            result = "refused"
+            raise
+        finally:
+            self._meter.count(names.SCHEMA_LOOKUPS, result)
+        return found
+
+    def close(self) -> None:
+        """See `SchemaRegistry.close`."""
+        self._inner.close()

@@ -37,7 +37,6 @@ from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import Clock
 from keyfold_sink.validate.convert.avro_layout import Step, compile_check
 from keyfold_sink.validate.convert.avro_schema import AvroSchemaInvalid, stand_alone
-from keyfold_sink.validate.convert.kept import SchemaArchiveWriter
 from keyfold_sink.validate.convert.registry_api import (
     AVRO,
     RegisteredSchema,
@@ -47,6 +46,7 @@ from keyfold_sink.validate.convert.registry_api import (
     SchemaRegistry,
     SchemaUnknown,
 )
+from keyfold_sink.validate.convert.schema_archive import SchemaArchiveWriter
 
 ASKERS: Final = 8
 _FIRST_DELAY_MS: Final = 100
@@ -86,7 +86,7 @@ class RegistryRetry:
     give_up_after_s: float | None = None
 
 
-def persistence(retry_timeout_ms: int, retry_delay_max_ms: int) -> RegistryRetry:
+def registry_retry(retry_timeout_ms: int, retry_delay_max_ms: int) -> RegistryRetry:
     """Return the retries that `errors.retry.timeout` and `errors.retry.delay.max.ms` describe."""
     longest_ms = max(1, retry_delay_max_ms)
     delays = Backoff(min(_FIRST_DELAY_MS, longest_ms), longest_ms)
@@ -118,19 +118,19 @@ class Schemas:
         clock: Clock,
         random: Random,
         cache_size: int,
-        persistence: RegistryRetry | None = None,
+        retry: RegistryRetry | None = None,
         timings: SchemaTimings | None = None,
     ) -> None:
         self._timings = timings or SchemaTimings()
         look_again_s = self._timings.look_again_s
-        self._asker = _Asker(registry, kept, clock, random, persistence or RegistryRetry(), look_again_s)
+        self._asker = _Asker(registry, kept, clock, random, retry or RegistryRetry(), look_again_s)
         self._clock = clock
         self._cache_size = cache_size
         self._answers: OrderedDict[SchemaKey, tuple[Answer, float]] = OrderedDict()
         self._errors: dict[SchemaKey, KeyfoldError] = {}
         self._asked: set[SchemaKey] = set()
 
-    def look(self, key: SchemaKey) -> Answer | None:
+    def find(self, key: SchemaKey) -> Answer | None:
         """Return a known or refused schema, None if it must be requested or is. Raise the error of its request."""
         found = self._answers.get(key)
         if found is None:
@@ -146,14 +146,14 @@ class Schemas:
         self._answers.move_to_end(key)
         return answer
 
-    def ask(self, keys: Collection[SchemaKey]) -> None:
+    def request(self, keys: Collection[SchemaKey]) -> None:
         """Request these schemas, as many as the cache can hold. The others wait for the next call."""
         for key in keys:
             if len(self._asked) >= self._cache_size:
                 return
             if key not in self._asked:
                 self._asked.add(key)
-                self._asker.ask(key)
+                self._asker.request(key)
 
     def pending(self) -> bool:
         """Whether a request has no answer yet."""
@@ -221,14 +221,14 @@ class _Asker:
         kept: SchemaArchiveWriter,
         clock: Clock,
         random: Random,
-        persistence: RegistryRetry,
+        retry: RegistryRetry,
         look_again_s: float,
     ) -> None:
         self._registry = registry
         self._kept = kept
         self._clock = clock
         self._random = random
-        self._persistence = persistence
+        self._retry = retry
         self._look_again_s = look_again_s
         self._outage = _Outage(clock)
         self._numbers = count()
@@ -238,7 +238,7 @@ class _Asker:
         self._threads: list[threading.Thread] = []
         self._events = structlog.get_logger("keyfold.sink")
 
-    def ask(self, key: SchemaKey) -> None:
+    def request(self, key: SchemaKey) -> None:
         self._questions.put(_Question(self._clock.monotonic_s(), next(self._numbers), key))
         if len(self._threads) < ASKERS:
             thread = threading.Thread(target=self._run, name="keyfold-schemas", daemon=True)
@@ -283,11 +283,11 @@ class _Asker:
         """Return the result of a request, None if it must be repeated."""
         key = question.key
         try:
-            registered = self._persist(lambda: self._asked(key))
+            registered = self._repeat(lambda: self._asked(key))
             if registered.kind != AVRO:
                 return RefusedSchema("not an Avro schema", f"schema {key} is {registered.kind}, not Avro")
             text, check = read_schema(registered)
-            self._persist(lambda: self._kept.keep(key, text, self._registry.url))
+            self._repeat(lambda: self._kept.keep(key, text, self._registry.url))
             return KnownSchema(check)
         except SchemaUnknown as error:
             return None if question.looks else RefusedSchema("unknown schema", f"schema {key}: {error}")
@@ -307,11 +307,11 @@ class _Asker:
         try:
             found = self._registry.schema(key)
         except KeyfoldError as error:
-            patience_s = self._persistence.give_up_after_s
+            patience_s = self._retry.give_up_after_s
             if not error.retriable:
                 self._outage.over()
                 raise
-            lasts_s = self._outage.goes_on(self._persistence.delays.cap_ms / 1000)
+            lasts_s = self._outage.goes_on(self._retry.delays.cap_ms / 1000)
             if patience_s is not None and lasts_s >= patience_s:
                 raise RegistryGivenUp(error.message, lasts_s) from error
             raise
@@ -321,9 +321,9 @@ class _Asker:
         self._outage.over()
         return found
 
-    def _persist(self, call: Callable[[], T]) -> T:
+    def _repeat(self, call: Callable[[], T]) -> T:
         """Retry while the error is retriable."""
-        for delay_s in self._persistence.delays.delays_s(self._random):
+        for delay_s in self._retry.delays.delays_s(self._random):
             if self._closed.is_set():
                 raise _Closed
             try:

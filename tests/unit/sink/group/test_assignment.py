@@ -61,9 +61,9 @@ class Setting:
         return PartitionLog(self.store, PLACE, clock=self.clock, random=self.random)
 
     def owner(self) -> AssignedPartition:
-        lane = SerialQueue(self.pool, self.events.append)
+        queue = SerialQueue(self.pool, self.events.append)
         return AssignedPartition(
-            ("t", 0), lane, QueueRetry(lane, self.random, Backoff(1, 2)), self.log(), PartitionHealth(self.clock)
+            ("t", 0), queue, QueueRetry(queue, self.random, Backoff(1, 2)), self.log(), PartitionHealth(self.clock)
         )
 
     def claims(self, policy: GapPolicy = GapPolicy.FAIL) -> Claims:
@@ -105,7 +105,7 @@ def test_only_the_answer_to_the_latest_attempt_proves_the_membership(here: Setti
         membership.answered(answer, None)
         stages.append(owner.stage)
     assert stages == [PartitionStage.CONFIRMING, PartitionStage.CLAIMING]
-    assert owner.lane.wait_idle(60)
+    assert owner.queue.wait_idle(60)
 
 
 def test_a_new_log_begins_at_the_earliest_offset_and_knows_its_topic(here: Setting) -> None:

@@ -113,8 +113,8 @@ def test_a_partition_that_was_lost_is_not_written_any_more(make: MakeRig) -> Non
     rig.kafka.tell("on_lost", T0)
     rig.until(lambda: not rig.task._group.assigned)
     written: list[str] = []
-    owner.lane.submit(lambda: written.append("a commit that waited"))
-    assert owner.lane.wait_idle(60)
+    owner.queue.submit(lambda: written.append("a commit that waited"))
+    assert owner.queue.wait_idle(60)
     assert written == []
 
 
@@ -145,7 +145,7 @@ def test_topics_that_match_later_are_subscribed_to_and_a_name_that_does_not_is_l
 def test_who_is_fenced_again_and_again_says_that_two_sinks_write_one_log(
     make: MakeRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group, "set_back_s", lambda _set_backs, _random: 0.0)
+    monkeypatch.setattr(group, "reset_delay_s", lambda _set_backs, _random: 0.0)
     rig = make(segment__ms="100")
     rig.kafka.produce(T0, range(5))
     rig.kafka.tell("on_assign", T0)
@@ -232,7 +232,7 @@ class Storm:
         self.rig, self.store, self.random = rig, store, random
         self.owned: set[Key] = set()
         self.expected: dict[Key, list[int]] = {T0: [], T1: []}
-        self.actions = (self.produce, self.produce, self.produce, self.swap, self.rival, self.pause, self.order)
+        self.actions = (self.produce, self.produce, self.produce, self.swap, self.rival, self.pause, self.command)
 
     def log(self, key: Key) -> PartitionLog:
         return PartitionLog(self.store, Place("topics", *key), clock=SystemClock(), random=self.random)
@@ -261,13 +261,13 @@ class Storm:
         call = self.random.choice((self.rig.kafka.pause, self.rig.kafka.resume))
         call([TopicPartition(*key)])
 
-    def order(self, _key: Key) -> None:
-        self.rig.orders.give(
+    def command(self, _key: Key) -> None:
+        self.rig.commands.add(
             self.random.choice((TaskCommand.PAUSE, TaskCommand.RESUME, TaskCommand.RESUME, TaskCommand.FLUSH))
         )
 
     def settle(self) -> None:
-        self.rig.orders.give(TaskCommand.RESUME)
+        self.rig.commands.add(TaskCommand.RESUME)
         for key in {T0, T1} - self.owned:
             self.rig.kafka.tell("on_assign", key)
         self.rig.kafka.resume([TopicPartition(*T0), TopicPartition(*T1)])

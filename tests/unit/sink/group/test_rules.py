@@ -48,10 +48,10 @@ def test_a_segment_rolls_at_its_limits(
 
 
 def test_room_never_passes_the_record_limit_and_is_never_nothing() -> None:
-    assert policy(flush_size=10).room(7, 1.0) == 3
-    assert policy(segment_bytes=1000).room(0, 1_000_000.0) == 1
-    assert policy(segment_bytes=1000).room(0, 10.0) == 100
-    assert policy(segment_bytes=128 * MIB).room(0, 211.0) > 10_000
+    assert policy(flush_size=10).records_until_check(7, 1.0) == 3
+    assert policy(segment_bytes=1000).records_until_check(0, 1_000_000.0) == 1
+    assert policy(segment_bytes=1000).records_until_check(0, 10.0) == 100
+    assert policy(segment_bytes=128 * MIB).records_until_check(0, 211.0) > 10_000
 
 
 def test_the_plan_stays_within_the_budget() -> None:

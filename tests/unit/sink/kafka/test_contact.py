@@ -51,7 +51,7 @@ def test_a_broker_that_is_away_refuses_nothing() -> None:
     clock = ManualClock()
     contact = BrokerContact(clock)
     for _ in range(1000):
-        contact.heard(AWAY)
+        contact.on_error(AWAY)
         clock.sleep(1)
     assert contact.refusal() is None
     assert contact.believed_refusal() is None
@@ -60,13 +60,13 @@ def test_a_broker_that_is_away_refuses_nothing() -> None:
 def test_a_refusal_is_believed_when_it_lasts() -> None:
     clock = ManualClock()
     contact = BrokerContact(clock)
-    contact.heard(LOGIN)
+    contact.on_error(LOGIN)
     assert contact.refusal() is not None
     assert contact.believed_refusal() is None
     clock.sleep(PATIENCE_AT_FIRST_S + 1)
     assert contact.believed_refusal() is None  # said once only
     assert contact.believed_refusal(waited_s=PATIENCE_AT_FIRST_S) is not None
-    contact.heard(LOGIN)
+    contact.on_error(LOGIN)
     assert contact.believed_refusal() is not None
 
 
@@ -74,13 +74,13 @@ def test_brokers_that_did_answer_get_more_time_and_an_answer_ends_the_doubt() ->
     clock = ManualClock()
     contact = BrokerContact(clock)
     contact.answered()
-    contact.heard(LOGIN)
+    contact.on_error(LOGIN)
     clock.sleep(PATIENCE_AT_FIRST_S + 1)
-    contact.heard(LOGIN)
+    contact.on_error(LOGIN)
     assert contact.believed_refusal() is None
     contact.answered()
     assert contact.refusal() is None
-    contact.heard(LOGIN)
+    contact.on_error(LOGIN)
     clock.sleep(PATIENCE_S)
-    contact.heard(LOGIN)
+    contact.on_error(LOGIN)
     assert contact.believed_refusal() is not None

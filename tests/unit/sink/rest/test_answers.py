@@ -14,7 +14,7 @@ from keyfold.config.config_file import resolve
 from keyfold.errors import AccessDenied, StoreUnavailable
 from keyfold.runtime import event_log
 from keyfold_sink.config.options import SinkOptions
-from keyfold_sink.rest.app import make_app
+from keyfold_sink.rest.server import make_app
 from keyfold_sink.status import PartitionStatus, RunState
 from tests.support.fake_service import (
     CONFIG,

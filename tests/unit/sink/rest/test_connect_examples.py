@@ -12,7 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from keyfold_sink.config.options import SinkOptions
-from keyfold_sink.rest.app import make_app
+from keyfold_sink.rest.server import make_app
 from keyfold_sink.status import RunState
 from tests.support.fake_service import FakeService, make_backend, task, worker
 

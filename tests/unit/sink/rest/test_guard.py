@@ -12,8 +12,8 @@ from starlette.testclient import TestClient
 
 from keyfold.errors import ConfigError
 from keyfold_sink.config.listeners import is_loopback, parse_listeners
-from keyfold_sink.rest.app import make_app
 from keyfold_sink.rest.guard import BODY_BYTES_MAX
+from keyfold_sink.rest.server import make_app
 from tests.support.fake_service import FakeService, make_backend, make_options
 
 TOKEN = "t0p-s3cret"

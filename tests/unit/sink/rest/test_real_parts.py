@@ -13,8 +13,8 @@ from starlette.testclient import TestClient
 from keyfold.config.option_fields import entries
 from keyfold_sink.config.connect_definitions import ConnectDefinitions
 from keyfold_sink.config.options import SinkOptions
-from keyfold_sink.rest.app import make_app
 from keyfold_sink.rest.backend import Backend
+from keyfold_sink.rest.server import make_app
 from tests.support.fake_service import CONFIG, FakeService, metrics
 from tests.support.sink_world import Worker, World
 

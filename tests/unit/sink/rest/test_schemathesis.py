@@ -17,7 +17,7 @@ from schemathesis import Case
 from schemathesis.checks import CHECKS
 from schemathesis.schemas import BaseSchema
 
-from keyfold_sink.rest.app import make_app
+from keyfold_sink.rest.server import make_app
 from tests.support.fake_service import FakeService, make_backend, make_options
 
 pytest_plugins = ["schemathesis.pytest.plugin"]  # switched off in pyproject.toml for all other tests

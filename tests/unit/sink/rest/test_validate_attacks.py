@@ -19,8 +19,8 @@ from starlette.testclient import TestClient
 from keyfold.config.config_file import Resolved
 from keyfold_sink.config.client_construction import construction_mistakes
 from keyfold_sink.config.connect_definitions import ConnectDefinitions
-from keyfold_sink.rest.app import make_app
 from keyfold_sink.rest.backend import Backend
+from keyfold_sink.rest.server import make_app
 from tests.support.fake_service import CONFIG, FakeService, make_options, metrics
 from tests.support.sink_world import World
 

@@ -18,7 +18,7 @@ from keyfold.errors import StoreUnavailable
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import Blob
 from keyfold.store.memory import MemoryStore
-from keyfold_sink.rest.app import make_app
+from keyfold_sink.rest.server import make_app
 from keyfold_sink.rest.wake_detector import ASLEEP_S, AWAKE_AFTER_S, WakeDetector
 from keyfold_sink.status import RunState
 from keyfold_sink.worker import desired_state
@@ -58,43 +58,43 @@ class Sleeper:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.pulse = WakeDetector(self.clock)
+        self.detector = WakeDetector(self.clock)
 
     def beats(self, seconds: float) -> None:
         for _ in range(round(seconds * 4)):
             self.clock.advance(250)
-            self.pulse._look()
+            self.detector._look()
 
 
 def test_a_pulse_that_goes_on_is_no_waking() -> None:
     sleeper = Sleeper()
     sleeper.beats(60)
     sleeper.clock.advance(round(ASLEEP_S * 1000) - 1)
-    assert not sleeper.pulse.has_just_woken()
+    assert not sleeper.detector.has_just_woken()
 
 
 def test_who_has_slept_has_just_woken_for_a_while() -> None:
     sleeper = Sleeper()
     sleeper.beats(1)
     sleeper.clock.advance(60_000)
-    assert sleeper.pulse.has_just_woken()  # also before the first beat
+    assert sleeper.detector.has_just_woken()  # also before the first beat
     sleeper.beats(AWAKE_AFTER_S - 0.25)
-    assert sleeper.pulse.has_just_woken()
+    assert sleeper.detector.has_just_woken()
     sleeper.beats(0.25)
-    assert not sleeper.pulse.has_just_woken()
+    assert not sleeper.detector.has_just_woken()
 
 
 def test_a_machine_that_slept_shows_in_the_time_of_day() -> None:
     clock = Suspended()
-    pulse = WakeDetector(clock)
-    assert not pulse.has_just_woken()
+    detector = WakeDetector(clock)
+    assert not detector.has_just_woken()
     clock.advance(60_000)
-    assert pulse.has_just_woken()
+    assert detector.has_just_woken()
 
 
 def test_just_awake_nothing_is_changed_and_everything_is_told() -> None:
     service, sleeper = FakeService(make_options()), Sleeper()
-    app = make_app(make_backend(service), token=None, pulse=sleeper.pulse)
+    app = make_app(make_backend(service), token=None, detector=sleeper.detector)
     client = TestClient(app, base_url="http://127.0.0.1:8083")
     sleeper.clock.advance(60_000)
     for method, path in (("PUT", "pause"), ("PUT", "stop"), ("POST", "restart?includeTasks=true"), ("POST", "flush")):
@@ -161,13 +161,13 @@ class Frozen(MemoryStore):
 def test_an_order_that_comes_too_late_is_not_written_down() -> None:
     clock = ManualClock()
     store = Frozen(clock)
-    book = DesiredStateDocument(store, FOLDER, clock, Random(1))
+    document = DesiredStateDocument(store, FOLDER, clock, Random(1))
     other = DesiredStateDocument(store, FOLDER, clock, Random(2))
-    book.change(desired_state.target(RunState.PAUSED))
+    document.change(desired_state.target(RunState.PAUSED))
     store.sleeps_ms = 600_000
     with pytest.raises(StoreUnavailable, match=r"the request took .* s and was dropped; nothing was changed"):
-        book.change(desired_state.target(RunState.STOPPED))
+        document.change(desired_state.target(RunState.STOPPED))
     store.sleeps_ms = 0
-    assert other.look().state is RunState.PAUSED
-    book.change(desired_state.target(RunState.STOPPED))  # asked for again
-    assert other.look().state is RunState.STOPPED
+    assert other.refresh().state is RunState.PAUSED
+    document.change(desired_state.target(RunState.STOPPED))  # asked for again
+    assert other.refresh().state is RunState.STOPPED

@@ -58,11 +58,11 @@ def test_a_moment_is_waited_for_and_only_what_is_longer_is_a_pause(after_ms: int
     clock = Drained(in_flight, after_ms)
     meter, fetching = TaskMeter(clock), FakeFetching()
     group = SimpleNamespace(assigned={}, fetching=fetching)
-    relief = Backpressure(cast("ConsumerGroup", cast("Any", group)), in_flight, 1_000, meter)
-    relief.step(threading.Event())
+    backpressure = Backpressure(cast("ConsumerGroup", cast("Any", group)), in_flight, 1_000, meter)
+    backpressure.limit_memory(threading.Event())
     assert counted(meter) == (0, 0)
     in_flight.add(1_500)
-    relief.step(threading.Event())
+    backpressure.limit_memory(threading.Event())
     if after_ms < 1_000:
         assert fetching.reasons == set()
         assert counted(meter) == pytest.approx((0, 0.3), abs=0.01)
@@ -71,7 +71,7 @@ def test_a_moment_is_waited_for_and_only_what_is_longer_is_a_pause(after_ms: int
     assert counted(meter) == pytest.approx((1, 1.0), abs=0.01)
     for _ in range(40):
         clock.sleep(0.1)
-        relief.step(threading.Event())
+        backpressure.limit_memory(threading.Event())
     assert fetching.reasons == set()
     assert counted(meter) == pytest.approx((1, 5.0), abs=0.15), "until it was resumed, and no longer"
 
@@ -98,10 +98,10 @@ def test_a_partition_whose_commits_lag_is_paused_alone_and_leaves_room_to_the_ot
         for number, writer in enumerate(writers)
     }
     group = SimpleNamespace(assigned=owners, fetching=fetching)
-    relief = Backpressure(cast("ConsumerGroup", cast("Any", group)), in_flight, 1_600, TaskMeter(ManualClock()))
+    backpressure = Backpressure(cast("ConsumerGroup", cast("Any", group)), in_flight, 1_600, TaskMeter(ManualClock()))
 
     def paused() -> list[int]:
-        relief.step(threading.Event())
+        backpressure.limit_memory(threading.Event())
         assert not fetching.reasons
         return [number for number in range(3) if owners["t", number].holds]
 
@@ -114,7 +114,7 @@ def test_a_partition_whose_commits_lag_is_paused_alone_and_leaves_room_to_the_ot
     writers[1].sent.add(100)
     assert paused() == [0, 1]
     writers[2].held_bytes = 200
-    relief.step(threading.Event())
+    backpressure.limit_memory(threading.Event())
     assert writers[2].rolled == 1, "half of what the stuck ones have left is reached"
     writers[1].sent.add(-400)
     assert paused() == [0]
@@ -127,9 +127,9 @@ def test_a_single_partition_is_never_paused_alone() -> None:
     writer = FakeWriter(in_flight)
     owner = SimpleNamespace(key=("t", 0), writer=writer, holds=set(), is_fetched=True)
     group = SimpleNamespace(assigned={owner.key: owner}, fetching=fetching)
-    relief = Backpressure(cast("ConsumerGroup", cast("Any", group)), in_flight, 1_600, TaskMeter(ManualClock()))
+    backpressure = Backpressure(cast("ConsumerGroup", cast("Any", group)), in_flight, 1_600, TaskMeter(ManualClock()))
     writer.sent.add(1_500)
-    relief.step(threading.Event())
+    backpressure.limit_memory(threading.Event())
     assert not owner.holds
     assert not fetching.reasons
 
@@ -140,7 +140,7 @@ def test_room_for_large_records_is_kept_free_and_what_is_held_is_rolled_all_the_
     owner = SimpleNamespace(key=("t", 0), writer=writer, holds=set(), is_fetched=True)
     group = SimpleNamespace(assigned={owner.key: owner}, fetching=fetching)
     clock = ManualClock()
-    relief = Backpressure(
+    backpressure = Backpressure(
         cast("ConsumerGroup", cast("Any", group)),
         in_flight,
         1_600,
@@ -148,16 +148,16 @@ def test_room_for_large_records_is_kept_free_and_what_is_held_is_rolled_all_the_
         large_record_bytes=lambda: large[0],
     )
     in_flight.add(900)
-    relief.step(threading.Event())
+    backpressure.limit_memory(threading.Event())
     assert not fetching.reasons
     large[0] = 400.0
-    relief.step(threading.Event())
+    backpressure.limit_memory(threading.Event())
     assert fetching.reasons == {PauseReason.MEMORY}, "900, and 800 that a large record takes for a moment"
     in_flight.add(-900)
     large[0] = 10_000.0  # half of the limit at most, or nothing would ever be read again
     writer.held_bytes = 500
-    relief.step(threading.Event())
+    backpressure.limit_memory(threading.Event())
     assert writer.rolled == 1
     writer.sent.add(-500)
-    relief.step(threading.Event())
+    backpressure.limit_memory(threading.Event())
     assert not fetching.reasons

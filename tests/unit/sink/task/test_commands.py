@@ -44,14 +44,14 @@ def settle(rig: Rig) -> None:
 
 
 def test_of_pausing_and_resuming_the_last_word_counts_and_a_flush_is_taken_once() -> None:
-    orders = TaskCommands(threading.Event())
-    for order in (TaskCommand.PAUSE, TaskCommand.FLUSH, TaskCommand.FLUSH, TaskCommand.RESUME, TaskCommand.PAUSE):
-        orders.give(order)
-    assert orders.take() == PendingCommands(pause=True, flush=True)
-    assert orders.take() == PendingCommands(pause=True, flush=False)
-    assert not orders.stop.is_set()
-    orders.give(TaskCommand.STOP)
-    assert orders.stop.is_set()
+    commands = TaskCommands(threading.Event())
+    for command in (TaskCommand.PAUSE, TaskCommand.FLUSH, TaskCommand.FLUSH, TaskCommand.RESUME, TaskCommand.PAUSE):
+        commands.add(command)
+    assert commands.take_pending() == PendingCommands(pause=True, flush=True)
+    assert commands.take_pending() == PendingCommands(pause=True, flush=False)
+    assert not commands.stop.is_set()
+    commands.add(TaskCommand.STOP)
+    assert commands.stop.is_set()
 
 
 def test_a_pause_commits_what_was_read_and_reads_no_more_until_it_is_taken_back(make: MakeRig) -> None:
@@ -59,7 +59,7 @@ def test_a_pause_commits_what_was_read_and_reads_no_more_until_it_is_taken_back(
     rig.kafka.produce(T0, range(10))
     rig.kafka.tell("on_assign", T0)
     rig.until(lambda: rig.kafka.fetched.get(T0) == 10)
-    rig.orders.give(TaskCommand.PAUSE)
+    rig.commands.add(TaskCommand.PAUSE)
     rig.until(lambda: rig.next_offset() == 10 and rig.says(RunState.PAUSED))
     rig.kafka.produce(T0, range(10, 20))
     settle(rig)
@@ -68,7 +68,7 @@ def test_a_pause_commits_what_was_read_and_reads_no_more_until_it_is_taken_back(
     status = rig.status()
     assert status is not None
     assert status.state is RunState.PAUSED
-    rig.orders.give(TaskCommand.RESUME)
+    rig.commands.add(TaskCommand.RESUME)
     rig.until(lambda: rig.says(RunState.RUNNING) and rig.kafka.handed_over[T0] == 20)
     rig.end()
     assert offsets(rig) == list(range(20))
@@ -81,7 +81,7 @@ def test_a_task_that_begins_paused_reads_nothing(make: MakeRig) -> None:
     rig.until(lambda: rig.runs() and rig.says(RunState.PAUSED))
     settle(rig)
     assert rig.kafka.handed_over[T0] == 0
-    rig.orders.give(TaskCommand.RESUME)
+    rig.commands.add(TaskCommand.RESUME)
     rig.until(lambda: rig.kafka.handed_over[T0] == 10)
 
 
@@ -90,13 +90,13 @@ def test_a_partition_that_comes_while_the_task_is_paused_is_claimed_and_not_read
     rig.kafka.produce(T1, range(5))
     rig.kafka.tell("on_assign", T0)
     rig.until(rig.runs)
-    rig.orders.give(TaskCommand.PAUSE)
+    rig.commands.add(TaskCommand.PAUSE)
     rig.until(lambda: rig.says(RunState.PAUSED))
     rig.kafka.tell("on_assign", T1)
     rig.until(lambda: rig.runs(T1))
     settle(rig)
     assert rig.kafka.handed_over[T1] == 0
-    rig.orders.give(TaskCommand.RESUME)
+    rig.commands.add(TaskCommand.RESUME)
     rig.until(lambda: rig.kafka.handed_over[T1] == 5)
 
 
@@ -106,16 +106,16 @@ def test_a_partition_that_is_set_back_while_the_task_is_paused_stays_unread(make
     rig.kafka.tell("on_assign", T0)
     rig.until(lambda: rig.kafka.group_offsets.get(T0) == 5)
     rig.log().claim_sink()
-    rig.orders.give(TaskCommand.PAUSE)
+    rig.commands.add(TaskCommand.PAUSE)
     rig.until(lambda: rig.says(RunState.PAUSED))
     before = rig.task._group.assigned[T0]
     rig.kafka.produce(T0, range(5, 9))
     before.writer.read_to(9)  # type: ignore[union-attr]
-    rig.orders.give(TaskCommand.FLUSH)
+    rig.commands.add(TaskCommand.FLUSH)
     rig.until(lambda: rig.task._group.assigned[T0] is not before and rig.runs())
     settle(rig)
     assert rig.kafka.handed_over[T0] == 5
-    rig.orders.give(TaskCommand.RESUME)
+    rig.commands.add(TaskCommand.RESUME)
     rig.until(lambda: rig.next_offset() == 9)
     rig.end()
     assert offsets(rig) == list(range(9))
@@ -127,7 +127,7 @@ def test_a_flush_commits_what_was_read_and_goes_on_reading(make: MakeRig) -> Non
     rig.kafka.produce(T1, range(3))
     rig.kafka.tell("on_assign", T0, T1)
     rig.until(lambda: rig.kafka.fetched.get(T0) == 10 and rig.kafka.fetched.get(T1) == 3)
-    rig.orders.give(TaskCommand.FLUSH)
+    rig.commands.add(TaskCommand.FLUSH)
     rig.until(lambda: rig.next_offset() == 10 and rig.next_offset(T1) == 3)
     rig.kafka.produce(T0, range(10, 12))
     rig.until(lambda: rig.kafka.handed_over[T0] == 12)
@@ -154,12 +154,12 @@ def paused_over(make: MakeRig, *, pause_ms: int, retention_ms: int, policy: str,
     rig.kafka.produce(T0, range(5))
     rig.kafka.tell("on_assign", T0)
     rig.until(lambda: rig.kafka.handed_over[T0] == 5)
-    rig.orders.give(TaskCommand.PAUSE)
+    rig.commands.add(TaskCommand.PAUSE)
     rig.until(lambda: rig.next_offset() == 5 and rig.kafka.paused == {T0})
     rig.kafka.hole(T0, 3)
     rig.kafka.produce(T0, range(8, 8 + tail))
     time.sleep(pause_ms / 1000)
-    rig.orders.give(TaskCommand.RESUME)
+    rig.commands.add(TaskCommand.RESUME)
     return rig
 
 
@@ -210,14 +210,14 @@ class Two:
         self.kafka = FakeConsumer()
         self.assigned: dict[Key, AssignedPartition] = {}
         self.fetching = PartitionFetching(self.assigned, ManualClock())
-        self.fetching.use(self.kafka)
+        self.fetching.set_consumer(self.kafka)
         for key in (T0, T1):
-            lane = SerialQueue(pool, lambda _error: None)
+            queue = SerialQueue(pool, lambda _error: None)
             owner = AssignedPartition(
-                key, lane, QueueRetry(lane, Random(0)), cast("Any", None), PartitionHealth(ManualClock())
+                key, queue, QueueRetry(queue, Random(0)), cast("Any", None), PartitionHealth(ManualClock())
             )
             self.assigned[key] = owner
-            self.fetching.begin(owner, TopicPartition(*key, 0))
+            self.fetching.start_fetching(owner, TopicPartition(*key, 0))
 
 
 @pytest.fixture
@@ -227,7 +227,7 @@ def two() -> Iterator[Two]:
 
 
 def test_the_memory_brake_does_not_undo_a_pause_that_was_ordered_nor_the_other_way_round(two: Two) -> None:
-    for first, second in ((PauseReason.ORDER, PauseReason.MEMORY), (PauseReason.MEMORY, PauseReason.ORDER)):
+    for first, second in ((PauseReason.REQUEST, PauseReason.MEMORY), (PauseReason.MEMORY, PauseReason.REQUEST)):
         two.fetching.pause(first)
         two.fetching.pause(second)
         two.fetching.resume(first)
@@ -237,14 +237,14 @@ def test_the_memory_brake_does_not_undo_a_pause_that_was_ordered_nor_the_other_w
 
 
 def test_a_partition_that_is_held_stays_so_when_the_task_goes_on(two: Two) -> None:
-    two.fetching.pause(PauseReason.ORDER)
+    two.fetching.pause(PauseReason.REQUEST)
     two.fetching.hold(two.assigned[T0], PauseReason.SCHEMAS)
-    two.fetching.resume(PauseReason.ORDER)
+    two.fetching.resume(PauseReason.REQUEST)
     assert two.kafka.paused == {T0}
-    two.fetching.pause(PauseReason.ORDER)
+    two.fetching.pause(PauseReason.REQUEST)
     two.fetching.release(two.assigned[T0], PauseReason.SCHEMAS)
     assert two.kafka.paused == {T0, T1}
-    two.fetching.resume(PauseReason.ORDER)
+    two.fetching.resume(PauseReason.REQUEST)
     assert two.kafka.paused == set()
 
 
@@ -277,9 +277,9 @@ def test_the_brake_holds_while_a_pause_comes_and_goes(make: MakeRig) -> None:
         rig.kafka.produce(T0, range(at, at + 4), Random(at).randbytes(256 * 1024))
         at += 4
         time.sleep(0.005)
-    rig.orders.give(TaskCommand.PAUSE)
+    rig.commands.add(TaskCommand.PAUSE)
     rig.until(lambda: rig.says(RunState.PAUSED))
-    rig.orders.give(TaskCommand.RESUME)
+    rig.commands.add(TaskCommand.RESUME)
     rig.until(lambda: rig.says(RunState.RUNNING))
     assert rig.kafka.paused == {T0}
     assert "buffer.memory" in rig.statuses[-1].trace
@@ -303,13 +303,13 @@ def test_an_order_to_renew_looks_up_credentials_and_topics_anew_and_stops_nothin
     rig = make(wait=False, topics="", topics__regex="t|new")
     rig.task._renew = renewed.set
     rig.kafka.produce(T0, range(5))
-    rig.orders.give(TaskCommand.RENEW)
+    rig.commands.add(TaskCommand.RENEW)
     rig.until(lambda: rig.kafka.subscribed == [["t"]])
     rig.kafka.tell("on_assign", T0)
     rig.until(lambda: rig.says(RunState.RUNNING))
     renewed.clear()
     rig.kafka.produce(("new", 0), range(5))
-    rig.orders.give(TaskCommand.RENEW)  # by itself it would look in 15 s
+    rig.commands.add(TaskCommand.RENEW)  # by itself it would look in 15 s
     rig.until(lambda: rig.kafka.subscribed == [["t"], ["new", "t"]], 10)
     assert renewed.is_set()
     assert rig.says(RunState.RUNNING)

@@ -28,7 +28,7 @@ from keyfold.log.manifest import ReplicaState
 from keyfold.log.names import Place
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
-from keyfold_sink.group.error_scope import ErrorScope, PositionLost, verdict
+from keyfold_sink.group.error_scope import ErrorScope, PositionLost, scope_of
 from keyfold_sink.kafka.source import SourceFacts, SourceForbidden, TopicForbidden, TopicGone
 from keyfold_sink.status import RunState
 from keyfold_sink.task.commands import TaskCommand
@@ -67,7 +67,7 @@ def make() -> Iterator[MakeRig]:
     ],
 )
 def test_an_error_reaches_as_far_as_what_is_wrong(error: BaseException, expected: ErrorScope) -> None:
-    assert verdict(error) is expected
+    assert scope_of(error) is expected
 
 
 def lose_manifest(rig: Rig, key: Key) -> None:
@@ -147,7 +147,7 @@ def test_what_came_before_the_fault_is_committed(make: MakeRig) -> None:
     rig.until(lambda: rig.kafka.fetched.get(T0) == 5)
     owner = rig.task._group.assigned[T0]
     rig.kafka.inject(T0, KafkaError.TOPIC_AUTHORIZATION_FAILED)
-    rig.until(lambda: rig.says(RunState.FAILED) and rig.next_offset() == 5 and owner.lane.idle)
+    rig.until(lambda: rig.says(RunState.FAILED) and rig.next_offset() == 5 and owner.queue.idle)
     rig.heard()
     status = rig.status()
     assert status is not None
@@ -237,7 +237,7 @@ def test_of_a_topic_that_is_deleted_no_segment_is_left_behind(make: MakeRig) -> 
     rig.kafka.tell("on_assign", T0)
     rig.until(lambda: rig.says(RunState.FAILED))
     owner = rig.task._group.assigned[T0]
-    rig.until(lambda: owner.lane.idle)
+    rig.until(lambda: owner.queue.idle)
     assert [record.offset for record in read_segments(rig.store, *T0)] == list(range(12))
     assert rig.next_offset() == 12
     rig.heard()
@@ -354,7 +354,7 @@ def test_a_client_that_refuses_a_call_ends_the_task_for_good_only_when_it_says_s
     rig.kafka.pause = refuse  # type: ignore[method-assign,assignment]
     rig.kafka.tell("on_assign", T0)
     rig.until(rig.runs)
-    rig.orders.give(TaskCommand.PAUSE)
+    rig.commands.add(TaskCommand.PAUSE)
     deadline_s = time.monotonic() + 60
     while rig.error is None and time.monotonic() < deadline_s:
         time.sleep(0.005)

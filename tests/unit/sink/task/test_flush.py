@@ -45,7 +45,7 @@ def test_a_task_that_fails_says_why_before_it_says_what_is_not_committed(make: M
     read_five(rig)
     refuse_commits(rig, error := AccessDenied("partition=0/x", "no right to write"))
     with capture_logs() as logs:
-        rig.orders.give(TaskCommand.FLUSH)
+        rig.commands.add(TaskCommand.FLUSH)
         wait_for(lambda: rig.error is not None, 60, "the task ends")
     assert rig.error is error
     told = [(entry["event"], entry.get("error", "")) for entry in logs if entry["log_level"] in {"warning", "error"}]

@@ -19,7 +19,7 @@ SMALL, LARGE = b"x" * 100, b"x" * (20 * MIB)
 class Nobody:
     """A group that has none of the partitions any more."""
 
-    class troubles:  # noqa: N801
+    class client_errors:  # noqa: N801
         @staticmethod
         def moves() -> None: ...
 
@@ -45,7 +45,7 @@ def reading(monkeypatch: Any) -> BatchReader:
 
 def take(found: BatchReader, *values: bytes) -> int:
     """Hand over a batch; how many records the next one is to have."""
-    found.take(cast("Any", [Read(value) for value in values]))
+    found.accept_messages(cast("Any", [Read(value) for value in values]))
     return plan_memory(128 * MIB).batch_records(found.expected_record_bytes)
 
 

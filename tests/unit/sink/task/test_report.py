@@ -193,7 +193,7 @@ def test_two_thousand_partitions_are_reported_in_a_moment(make: MakeRig) -> None
 
     sys.setprofile(count)
     try:
-        rig.task._report.now()
+        rig.task._report.send_now()
     finally:
         sys.setprofile(None)
     said = rig.statuses[-1]
@@ -203,10 +203,10 @@ def test_two_thousand_partitions_are_reported_in_a_moment(make: MakeRig) -> None
 
 def test_a_voice_says_who_it_is_and_what_was_counted() -> None:
     said: list[TaskStatus] = []
-    voice = StatusReporter(3, SystemClock(), said.append, lambda: {"records": 5.0})
-    assert voice.is_due()
-    voice.say(RunState.UNASSIGNED, "waiting")
-    assert not voice.is_due()
+    reporter = StatusReporter(3, SystemClock(), said.append, lambda: {"records": 5.0})
+    assert reporter.is_due()
+    reporter.send_state(RunState.UNASSIGNED, "waiting")
+    assert not reporter.is_due()
     assert (said[0].number, said[0].trace, said[0].values) == (3, "waiting", {"records": 5.0})
     assert said[0].pid > 0
     assert said[0].reported_ms >= said[0].started_ms > 0
@@ -269,20 +269,20 @@ def test_a_client_that_reaches_no_broker_says_so_until_records_arrive(make: Make
 
 def test_what_the_client_says_of_itself_holds_for_a_while_and_of_a_topic_until_it_is_there() -> None:
     clock = ManualClock()
-    troubles = ClientErrors(clock)
-    troubles.note(KafkaError(KafkaError._ALL_BROKERS_DOWN))
-    troubles.note(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), "misspelt")
-    assert len(troubles.words()) == 2
+    client_errors = ClientErrors(clock)
+    client_errors.note(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    client_errors.note(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), "misspelt")
+    assert len(client_errors.words()) == 2
     clock.advance(61_000)
-    assert len(troubles.words()) == 1
-    troubles.assigned("misspelt")
-    assert troubles.words() == []
+    assert len(client_errors.words()) == 1
+    client_errors.assigned("misspelt")
+    assert client_errors.words() == []
 
 
 def test_a_partition_that_is_set_back_counts_as_blocked_until_it_is_claimed_again(
     make: MakeRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group, "set_back_s", lambda _set_backs, _random: 0.3)
+    monkeypatch.setattr(group, "reset_delay_s", lambda _set_backs, _random: 0.3)
     rig = make(segment__ms="100")
     rig.kafka.tell("on_assign", T0)
     rig.until(rig.runs)

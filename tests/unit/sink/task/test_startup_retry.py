@@ -20,8 +20,8 @@ class Asking:
     def __init__(self) -> None:
         self.stop = threading.Event()
         self.said: list[TaskStatus] = []
-        voice = StatusReporter(0, SystemClock(), self.said.append, interval_s=0.02)
-        self.persist = StartupRetry(self.stop, voice, SystemClock(), Random(1))
+        reporter = StatusReporter(0, SystemClock(), self.said.append, interval_s=0.02)
+        self.persist = StartupRetry(self.stop, reporter, SystemClock(), Random(1))
         self.let_go = threading.Event()
 
     def hang(self) -> str:

@@ -42,7 +42,7 @@ def failure(**changes: Any) -> InvalidRecord:
 
 
 def wait_until(desk: Desk, offset: int) -> None:
-    assert desk.owner.lane.wait_idle(60)
+    assert desk.owner.queue.wait_idle(60)
     assert desk.session.refresh().next_offset == offset
 
 
@@ -87,7 +87,7 @@ def test_letters_arrive_before_the_commit_that_passes_them(make: MakeDesk) -> No
     desk.writer.roll_if_due()
     desk.clock.advance(60_000)
     desk.writer.roll_if_due()
-    assert not desk.owner.lane.wait_idle(0.1)
+    assert not desk.owner.queue.wait_idle(0.1)
     assert desk.session.manifest.next_offset == 0
     assert desk.in_flight.size_bytes > 0
     topic.is_away = False
@@ -202,7 +202,7 @@ def test_a_password_that_is_refused_for_long_enough_ends_the_waiting(make: MakeD
     for _ in range(2):  # a broker that restarts may refuse for a moment
         topic.producers[0].on_error(KafkaError(KafkaError._AUTHENTICATION, "wrong password"))
         desk.clock.advance(20_000)
-        desk.intake.step()
+        desk.validation.resume_waiting()
     assert desk.commit().next_offset == 0
     (crash,) = desk.crashes
     assert isinstance(crash, DeadLetterRefused)
@@ -233,11 +233,11 @@ def test_while_the_topic_takes_nothing_reading_goes_on_until_its_share_of_memory
     judged = checks.judged
     for _ in range(10):
         desk.clock.advance(600)
-        desk.intake.step()
+        desk.validation.resume_waiting()
     assert checks.judged == judged  # a batch is not judged again and again for nothing
     assert desk.fetching.said == [("hold", PauseReason.LETTERS)]
     topic.is_away = False
-    desk.intake.step()
+    desk.validation.resume_waiting()
     assert desk.fetching.said[-1] == ("release", PauseReason.LETTERS)
     assert desk.writer.position == 5
     assert desk.commit().next_offset == 5
@@ -251,7 +251,7 @@ def test_a_client_whose_queue_is_full_is_given_the_rest_later(make: MakeDesk) ->
     desk.values(0, *[b"!x"] * 5)
     for _ in range(3):
         desk.clock.advance(1000)
-        desk.intake.step()
+        desk.validation.resume_waiting()
     assert topic.offsets == [0, 1, 2, 3, 4]
     assert desk.commit().next_offset == 5
 
@@ -262,8 +262,8 @@ def test_a_lane_that_is_closed_waits_for_no_letter(make: MakeDesk) -> None:
     desk = make(checks=FakeChecks(), topic=topic)
     desk.values(0, b"!x")
     desk.commit_later()
-    desk.owner.lane.close()
-    assert desk.owner.lane.wait_idle(60)
+    desk.owner.queue.close()
+    assert desk.owner.queue.wait_idle(60)
     assert desk.session.refresh().next_offset == 0
     assert desk.crashes == []
 
@@ -277,7 +277,7 @@ def test_a_crash_between_delivery_and_commit_sends_a_letter_twice_and_never_none
     faulty.add(Fault(lambda call: call.operation == "put" and call.key == PLACE.manifest_key, kind))
     desk.values(0, b"a", b"!x", b"b")
     desk.commit_later()
-    assert desk.owner.lane.wait_idle(60)
+    assert desk.owner.queue.wait_idle(60)
     assert isinstance(desk.crashes[0], SimulatedCrash)
     assert topic.offsets == [1]
     desk.store = inner

@@ -105,11 +105,11 @@ def test_what_is_skipped_is_said_now_and_then_and_not_of_every_cause(make: MakeD
     desk = make(checks=FakeChecks())
     with capture_logs() as said:
         desk.values(0, *(b"!cause %d" % (n // 2) for n in range(50)))
-        desk.intake.step()
+        desk.validation.resume_waiting()
         assert said == []
         desk.clock.advance(10_000)
-        desk.intake.step()
-        desk.intake.step()
+        desk.validation.resume_waiting()
+        desk.validation.resume_waiting()
     assert len(said) == 21
     assert {**said[0], "log_level": ""} == {
         "event": "records skipped", "topic": "t", "partition": 0, "cause": "cause 0", "records": 2, "log_level": "",
@@ -136,15 +136,15 @@ def test_what_waits_keeps_its_order_and_the_end_of_the_partition_waits_too(make:
     desk = make(checks=checks)
     desk.values(0, b"a", b"?b")
     desk.values(2, b"c", b"!x")
-    desk.intake.read_to(desk.owner, 4)  # the partition's end must not pass what was not judged yet
+    desk.validation.read_to(desk.owner, 4)  # the partition's end must not pass what was not judged yet
     assert desk.writer.position == 0
-    assert desk.intake.kept_bytes > 0
+    assert desk.validation.kept_bytes > 0
     assert desk.commit().next_offset == 0
-    desk.intake.step()
+    desk.validation.resume_waiting()
     assert checks.judged == 1
     checks.answer()
-    desk.intake.step()
-    assert desk.intake.kept_bytes == 0
+    desk.validation.resume_waiting()
+    assert desk.validation.kept_bytes == 0
     assert desk.commit().next_offset == 4
     assert offsets(desk) == [0, 1, 2]
     desk.values(4, b"d")
@@ -155,14 +155,14 @@ def test_a_partition_that_waits_for_longer_is_paused_alone(make: MakeDesk) -> No
     checks = FakeChecks()
     desk = make(checks=checks)
     desk.values(0, b"?a")
-    desk.intake.step()
+    desk.validation.resume_waiting()
     assert desk.fetching.said == []
     desk.clock.advance(600)
-    desk.intake.step()
-    desk.intake.step()
+    desk.validation.resume_waiting()
+    desk.validation.resume_waiting()
     assert desk.fetching.said == [("hold", PauseReason.SCHEMAS)]
     checks.answer()
-    desk.intake.step()
+    desk.validation.resume_waiting()
     assert desk.fetching.said == [("hold", PauseReason.SCHEMAS), ("release", PauseReason.SCHEMAS)]
 
 
@@ -171,10 +171,10 @@ def test_it_is_judged_again_now_and_then_while_others_keep_asking(make: MakeDesk
     desk = make(checks=checks)
     desk.values(0, b"?a")
     checks.known = True  # mine is there; somebody else's is still asked for
-    desk.intake.step()
+    desk.validation.resume_waiting()
     assert desk.writer.position == 0
     desk.clock.advance(1000)
-    desk.intake.step()
+    desk.validation.resume_waiting()
     assert desk.writer.position == 1
 
 
@@ -184,8 +184,8 @@ def test_what_waits_is_dropped_with_its_attempt(make: MakeDesk) -> None:
     desk.values(0, b"?a")
     desk.claim()
     checks.answer()
-    desk.intake.step()
-    assert desk.intake.kept_bytes == desk.writer.position == 0
+    desk.validation.resume_waiting()
+    assert desk.validation.kept_bytes == desk.writer.position == 0
     desk.values(0, b"?a")
     assert desk.commit().next_offset == 1
 
@@ -200,9 +200,9 @@ def test_an_error_of_the_registry_fails_the_partition_wherever_it_comes(make: Ma
     desk.values(0, b"?a")
     checks.error = KeyfoldError("later")
     checks.answer()
-    desk.intake.step()
+    desk.validation.resume_waiting()
     assert [str(error) for error in desk.failures] == ["later"]
-    assert desk.intake.kept_bytes == 0
+    assert desk.validation.kept_bytes == 0
 
 
 # Header names that are not UTF-8

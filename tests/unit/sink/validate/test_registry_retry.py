@@ -15,11 +15,10 @@ from keyfold.runtime.clock import ManualClock, SystemClock
 from keyfold.store.api import PutMode, PutResult
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.config.options import SinkOptions
-from keyfold_sink.group.error_scope import ErrorScope, verdict
+from keyfold_sink.group.error_scope import ErrorScope, scope_of
 from keyfold_sink.status import RunState
 from keyfold_sink.validate.convert.api import Checks
 from keyfold_sink.validate.convert.checks import checks_of
-from keyfold_sink.validate.convert.kept import SchemaArchiveWriter
 from keyfold_sink.validate.convert.registry_api import (
     AVRO,
     RegisteredSchema,
@@ -28,13 +27,14 @@ from keyfold_sink.validate.convert.registry_api import (
     SchemaKey,
     SchemaUnknown,
 )
+from keyfold_sink.validate.convert.schema_archive import SchemaArchiveWriter
 from keyfold_sink.validate.convert.schemas import (
     KnownSchema,
     RefusedSchema,
     RegistryRetry,
     Schemas,
     _Outage,
-    persistence,
+    registry_retry,
 )
 from tests.support.avro_checks import QUICK
 from tests.support.sink_rig import T0, MakeRig, rigs
@@ -72,7 +72,7 @@ def schemas(registry: AwayRegistry, give_up_after_s: float | None, store: Memory
         clock=SystemClock(),
         random=Random(1),
         cache_size=100,
-        persistence=RegistryRetry(DELAYS, give_up_after_s),
+        retry=RegistryRetry(DELAYS, give_up_after_s),
         timings=QUICK,
     )
 
@@ -89,21 +89,21 @@ def wait(opened: Schemas, within_s: float = 10) -> bool:
 
 def test_what_the_keys_say() -> None:
     options = SinkOptions.parse(MINIMAL)
-    assert persistence(options.errors_retry_timeout_ms, options.errors_retry_delay_max_ms) == RegistryRetry()
-    assert persistence(-1, 60_000) == RegistryRetry(Backoff(100, 60_000), None)
-    assert persistence(300_000, 20) == RegistryRetry(Backoff(20, 20), 300.0)
-    assert persistence(0, 0) == RegistryRetry(Backoff(1, 1), 0.0)
+    assert registry_retry(options.errors_retry_timeout_ms, options.errors_retry_delay_max_ms) == RegistryRetry()
+    assert registry_retry(-1, 60_000) == RegistryRetry(Backoff(100, 60_000), None)
+    assert registry_retry(300_000, 20) == RegistryRetry(Backoff(20, 20), 300.0)
+    assert registry_retry(0, 0) == RegistryRetry(Backoff(1, 1), 0.0)
 
 
 def test_by_default_a_registry_is_waited_for_for_ever() -> None:
     registry = AwayRegistry()
     opened = schemas(registry, RegistryRetry().give_up_after_s)
-    opened.ask([1])
+    opened.request([1])
     assert not wait(opened, 0.3)
     assert registry.asked > 5
     registry.is_away = False
     assert wait(opened)
-    assert isinstance(opened.look(1), KnownSchema)
+    assert isinstance(opened.find(1), KnownSchema)
     opened.close()
 
 
@@ -111,30 +111,30 @@ def test_a_registry_that_is_away_for_too_long_is_given_up_and_no_record_is_to_bl
     registry = AwayRegistry()
     opened = schemas(registry, 0.2)
     began_s = time.monotonic()
-    opened.ask([1])
+    opened.request([1])
     assert wait(opened)
     assert time.monotonic() - began_s >= 0.2
     with pytest.raises(RegistryGivenUp, match=r"does not answer; .*errors\.retry\.timeout") as given_up:
-        opened.look(1)
+        opened.find(1)
     assert not given_up.value.retriable
-    assert verdict(given_up.value) is ErrorScope.PARTITION
+    assert scope_of(given_up.value) is ErrorScope.PARTITION
     asked = registry.asked
-    opened.ask([2])  # another partition's: it does not wait as long once more
+    opened.request([2])  # another partition's: it does not wait as long once more
     assert wait(opened, 0.15)
     assert registry.asked == asked + 1
     with pytest.raises(RegistryGivenUp):
-        opened.look(2)
+        opened.find(2)
     registry.is_away = False
-    opened.ask([1, 2])
+    opened.request([1, 2])
     assert wait(opened)
-    assert isinstance(opened.look(1), KnownSchema)
+    assert isinstance(opened.find(1), KnownSchema)
     opened.close()
 
 
 def test_with_nought_the_first_question_without_an_answer_is_the_last() -> None:
     registry = AwayRegistry()
     opened = schemas(registry, 0.0)
-    opened.ask([1])
+    opened.request([1])
     assert wait(opened)
     assert registry.asked == 1
     opened.close()
@@ -147,13 +147,13 @@ def test_an_answer_ends_an_outage(key: int) -> None:
     opened = schemas(registry, 0.4)
     for other in (10, 11, 12):  # three outages that are longer than what is allowed, together
         registry.is_away = True
-        opened.ask([other])
+        opened.request([other])
         assert not wait(opened, 0.2)
         registry.is_away = False
-        opened.ask([key])
+        opened.request([key])
         assert wait(opened)
-        assert isinstance(opened.look(other), KnownSchema)
-    assert isinstance(opened.look(key), KnownSchema if key == 1 else RefusedSchema)
+        assert isinstance(opened.find(other), KnownSchema)
+    assert isinstance(opened.find(key), KnownSchema if key == 1 else RefusedSchema)
     opened.close()
 
 
@@ -182,11 +182,11 @@ def test_a_store_that_is_away_while_a_schema_is_kept_is_not_given_up() -> None:
     registry, store = AwayRegistry(), Away()
     registry.is_away = False
     opened = schemas(registry, 0.0, store)
-    opened.ask([1])
+    opened.request([1])
     assert not wait(opened, 0.3)
     store.is_away = False
     assert wait(opened)
-    assert isinstance(opened.look(1), KnownSchema)
+    assert isinstance(opened.find(1), KnownSchema)
     opened.close()
 
 

@@ -116,9 +116,9 @@ def test_a_partition_that_goes_while_it_waits_is_read_again_by_the_next(make: Ma
     rig = make(checks=checks, segment__ms="100")
     rig.kafka.produce(T0, range(5), b"?")
     rig.kafka.tell("on_assign", T0)
-    rig.until(lambda: rig.task._intake.kept_bytes > 0)
+    rig.until(lambda: rig.task._validation.kept_bytes > 0)
     rig.kafka.tell("on_revoke", T0)
-    rig.until(lambda: rig.task._intake.kept_bytes == 0)
+    rig.until(lambda: rig.task._validation.kept_bytes == 0)
     checks.known.set()
     rig.kafka.tell("on_assign", T0)
     rig.until(lambda: rig.kafka.group_offsets.get(T0) == 5)
@@ -146,6 +146,6 @@ def test_memory_of_what_waits_counts_in_the_budget(make: MakeRig) -> None:
         rig.kafka.produce(T0, range(begin, begin + 10), b"x" * 100_000)
         time.sleep(0.02)
     assert T0 in rig.kafka.paused
-    assert 4_000_000 < rig.task._intake.kept_bytes < 8_000_000
+    assert 4_000_000 < rig.task._validation.kept_bytes < 8_000_000
     checks.known.set()
     rig.until(lambda: rig.kafka.group_offsets.get(T0) == 301)

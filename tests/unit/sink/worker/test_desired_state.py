@@ -36,7 +36,7 @@ FOLDER = sink_folder("topics", "users")
 KEY = f"{FOLDER}orders.json"
 
 
-def book(store: ObjectStore, seed: int = 0, clock: ManualClock | None = None) -> DesiredStateDocument:
+def document(store: ObjectStore, seed: int = 0, clock: ManualClock | None = None) -> DesiredStateDocument:
     return DesiredStateDocument(store, FOLDER, clock or ManualClock(), Random(seed))
 
 
@@ -52,22 +52,22 @@ def is_put(call: Call) -> bool:
 
 
 def test_where_nothing_was_asked_a_sink_runs() -> None:
-    assert book(memory()).look() == DesiredState(0, RunState.RUNNING)
+    assert document(memory()).refresh() == DesiredState(0, RunState.RUNNING)
 
 
 def test_an_order_is_seen_by_every_worker() -> None:
     store = memory()
-    first, second = book(store, 1), book(store, 2)
+    first, second = document(store, 1), document(store, 2)
     first.change(desired_state.target(RunState.PAUSED))
-    assert second.look().state is RunState.PAUSED
+    assert second.refresh().state is RunState.PAUSED
     second.change(desired_state.target(RunState.RUNNING))
-    assert first.look().state is RunState.RUNNING
-    assert first.look().version == 2
+    assert first.refresh().state is RunState.RUNNING
+    assert first.refresh().version == 2
 
 
 def test_asking_for_what_is_already_asked_for_writes_nothing() -> None:
     store = memory()
-    first = book(store)
+    first = document(store)
     before = first.change(desired_state.target(RunState.PAUSED))
     assert first.change(desired_state.target(RunState.PAUSED)) == before
 
@@ -91,11 +91,11 @@ def test_orders_travel_as_json_with_fields_of_a_newer_version() -> None:
 )
 def test_what_is_no_order_is_refused_and_the_last_known_ones_hold(data: bytes) -> None:
     store = memory()
-    mine = book(store)
+    mine = document(store)
     mine.change(desired_state.target(RunState.PAUSED))
     store.put(KEY, data, Update(store.get(KEY).etag))
     with pytest.raises(DesiredStateUnreadable, match="orders"):
-        mine.look()
+        mine.refresh()
     assert mine.known is not None
     assert mine.known.state is RunState.PAUSED
 
@@ -120,16 +120,16 @@ def test_without_a_topics_dir_the_folder_is_at_the_top() -> None:
 def test_an_order_without_an_answer_is_made_once(kind: Kind, *, first: bool) -> None:
     store = memory()
     if not first:
-        book(store, 9).change(desired_state.flush)
+        document(store, 9).change(desired_state.flush)
     faulty = FaultyStore(store, [Fault(is_put, kind, lands_after=2)])
-    book(faulty, 1).change(desired_state.flush)
-    assert book(store).look().flushes == (1 if first else 2)
+    document(faulty, 1).change(desired_state.flush)
+    assert document(store).refresh().flushes == (1 if first else 2)
 
 
 def test_an_order_that_landed_unheard_is_not_repeated_over_what_came_after_it() -> None:
     """The first one pauses, hears nothing; the second one resumes; the first one must not pause again."""
     store = memory()
-    second = book(store, 2)
+    second = document(store, 2)
     second.change(desired_state.flush)  # there is an object
     puts: list[Call] = []
 
@@ -139,18 +139,18 @@ def test_an_order_that_landed_unheard_is_not_repeated_over_what_came_after_it() 
             second.change(desired_state.target(RunState.RUNNING))
 
     faulty = FaultyStore(store, [Fault(is_put, Kind.LOST_ANSWER)], on_call=resume_between)
-    book(faulty, 1).change(desired_state.target(RunState.PAUSED))
+    document(faulty, 1).change(desired_state.target(RunState.PAUSED))
     assert [call.operation for call in faulty.calls] == ["get", "put", "put", "get"]
-    assert book(store).look().state is RunState.RUNNING
+    assert document(store).refresh().state is RunState.RUNNING
 
 
 def test_a_store_that_stays_away_is_said_and_nothing_is_forgotten() -> None:
     faulty = FaultyStore(memory())
-    mine = book(faulty)
+    mine = document(faulty)
     mine.change(desired_state.target(RunState.PAUSED))
     faulty.add(Fault(lambda _call: True, Kind.UNAVAILABLE, times=10_000))
     with pytest.raises(StoreUnavailable):
-        mine.look()
+        mine.refresh()
     with pytest.raises(StoreUnavailable):
         mine.change(desired_state.target(RunState.RUNNING))
     assert mine.known is not None
@@ -160,32 +160,32 @@ def test_a_store_that_stays_away_is_said_and_nothing_is_forgotten() -> None:
 def test_an_order_without_an_answer_for_too_long_says_that_it_may_have_been_made() -> None:
     faulty = FaultyStore(memory(), [Fault(is_put, Kind.LOST_ANSWER, times=10_000)])
     with pytest.raises(StoreUnavailable, match="the request may still take effect"):
-        book(faulty).change(desired_state.flush)
+        document(faulty).change(desired_state.flush)
 
 
 def test_orders_that_somebody_deleted_are_put_back() -> None:
     store = memory()
-    mine = book(store)
+    mine = document(store)
     mine.change(desired_state.target(RunState.PAUSED))
     store.delete(KEY)
-    assert mine.look().state is RunState.PAUSED
-    assert book(store, 5).look().state is RunState.PAUSED
+    assert mine.refresh().state is RunState.PAUSED
+    assert document(store, 5).refresh().state is RunState.PAUSED
 
 
 def test_orders_that_somebody_set_back_are_put_back() -> None:
     store = memory()
-    mine = book(store)
+    mine = document(store)
     mine.change(desired_state.flush)
     old = store.get(KEY).data
     mine.change(desired_state.target(RunState.STOPPED))
     store.put(KEY, old, Update(store.get(KEY).etag))
-    assert mine.look().state is RunState.STOPPED
-    assert book(store, 5).look().state is RunState.STOPPED
+    assert mine.refresh().state is RunState.STOPPED
+    assert document(store, 5).refresh().state is RunState.STOPPED
 
 
 def test_two_workers_that_swap_at_once_both_get_their_change_in() -> None:
     store = memory()
-    books = [book(store, seed) for seed in range(8)]
+    books = [document(store, seed) for seed in range(8)]
 
     def flush_often(mine: DesiredStateDocument) -> None:
         for _ in range(10):
@@ -196,11 +196,11 @@ def test_two_workers_that_swap_at_once_both_get_their_change_in() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert book(store).look().flushes == 80
+    assert document(store).refresh().flushes == 80
 
 
 def test_an_answer_that_is_overtaken_by_a_newer_one_does_not_set_back_what_is_known() -> None:
-    mine = book(memory())
+    mine = document(memory())
     mine.change(desired_state.flush)
     mine._learn(DesiredState())  # a look of another thread that began before
     assert mine.known is not None
@@ -247,7 +247,7 @@ def test_slots_are_the_lowest_free_ones() -> None:
 class Follower:
     """A worker that looks now and then, and counts what it carries out."""
 
-    book: DesiredStateDocument
+    document: DesiredStateDocument
     name: str
     done: DesiredState | None = None
     flushes: int = 0
@@ -255,14 +255,14 @@ class Follower:
 
     def look(self) -> None:
         try:
-            self.book.look()
+            self.document.refresh()
         except KeyfoldError:
             return
         finally:
             self.carry_out()
 
     def carry_out(self) -> None:
-        newest = self.book.known
+        newest = self.document.known
         if newest is None or (self.done is not None and newest.version <= self.done.version):
             return
         todo = to_do(self.done or newest, newest, self.name)
@@ -294,7 +294,9 @@ class Workers:
 
     def __init__(self, store: MemoryStore) -> None:
         self.faulties = [FaultyStore(store) for _ in range(3)]
-        self.followers = [Follower(book(faulty, seed), f"worker {seed}") for seed, faulty in enumerate(self.faulties)]
+        self.followers = [
+            Follower(document(faulty, seed), f"worker {seed}") for seed, faulty in enumerate(self.faulties)
+        ]
         self.asked: list[str] = []
 
     def act(self, at: int, what: str) -> None:
@@ -302,7 +304,7 @@ class Workers:
         if what == "look":
             follower.look()
         else:
-            follower.book.change(CHANGES[what])  # one fault is always overcome
+            follower.document.change(CHANGES[what])  # one fault is always overcome
             self.asked.append(what)
             follower.carry_out()
 
@@ -340,7 +342,7 @@ def test_every_worker_ends_up_with_the_newest_orders_and_carries_each_out_once(
         faulty.land()
     for follower in workers.followers:
         follower.look()
-    newest = book(store).look()
+    newest = document(store).refresh()
     assert newest.flushes == workers.asked.count("flush")
     assert newest.restart_number == workers.asked.count("restart all") + workers.asked.count("restart one")
     for follower in workers.followers:

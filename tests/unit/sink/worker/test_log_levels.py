@@ -20,7 +20,7 @@ from keyfold_sink.worker import desired_state
 from keyfold_sink.worker.desired_state import DesiredState
 from keyfold_sink.worker.supervisor import Supervisor
 from keyfold_sink.worker.task_process import TaskLimits
-from keyfold_sink.worker.wire import encode_level, encode_order, follow_orders
+from keyfold_sink.worker.wire import encode_command, encode_level, follow_commands
 
 LOGGER = "keyfold.levels.of.tasks"
 
@@ -44,7 +44,7 @@ class Quiet:
     def send(self, line: bytes) -> None:
         self.sent.append(orjson.loads(line))
 
-    def take(self) -> list[bytes]:
+    def take_lines(self) -> list[bytes]:
         return [dump(TaskStatus(0, RunState.RUNNING))] if self.code is None else []
 
     def poll(self) -> int | None:
@@ -65,7 +65,7 @@ class Bench:
         self.started: list[Quiet] = []
         self.supervisor = Supervisor(tasks, self._spawn, TaskLimits(300, 40), clock=self.clock, random=Random(0))
         self.supervisor.follow(DesiredState(1), "me")
-        self.supervisor.step()
+        self.supervisor.advance_tasks()
 
     def _spawn(self, _number: int, _paused: bool) -> Quiet:
         self.started.append(Quiet())
@@ -80,18 +80,18 @@ def test_every_task_is_told_once() -> None:
     bench = Bench(2)
     bench.supervisor.set_log_level(LOGGER, "DEBUG")
     for _ in range(3):
-        bench.supervisor.step()
+        bench.supervisor.advance_tasks()
     assert [task.sent for task in bench.started] == [[level(LOGGER, "DEBUG")]] * 2
 
 
 def test_a_task_that_is_started_again_is_told_again() -> None:
     bench = Bench()
     bench.supervisor.set_log_level(LOGGER, "DEBUG")
-    bench.supervisor.step()
+    bench.supervisor.advance_tasks()
     bench.started[0].code = 1
     for _ in range(5):
         bench.clock.advance(60_000)
-        bench.supervisor.step()
+        bench.supervisor.advance_tasks()
     assert len(bench.started) == 2
     assert bench.started[1].sent == [level(LOGGER, "DEBUG")]
 
@@ -101,13 +101,13 @@ def test_tasks_of_a_stopped_sink_are_told_when_they_start() -> None:
     bench.supervisor.follow(
         desired_state._next(DesiredState(1), desired_state.target(RunState.STOPPED)(DesiredState(1)), "a"), "me"
     )
-    bench.supervisor.step()
+    bench.supervisor.advance_tasks()
     bench.supervisor.set_log_level(LOGGER, "DEBUG")
-    bench.supervisor.step()
+    bench.supervisor.advance_tasks()
     bench.supervisor.follow(
         desired_state._next(DesiredState(2), desired_state.target(RunState.RUNNING)(DesiredState(2)), "b"), "me"
     )
-    bench.supervisor.step()
+    bench.supervisor.advance_tasks()
     assert bench.started[-1].sent == [level(LOGGER, "DEBUG")]
     assert len(bench.started) == 2
 
@@ -135,16 +135,16 @@ def test_a_task_sets_the_level_and_goes_on_following_orders() -> None:
     given: list[TaskCommand] = []
     ended = threading.Event()
 
-    def give(order: TaskCommand) -> None:
-        given.append(order)
-        if order is TaskCommand.STOP:
+    def give(command: TaskCommand) -> None:
+        given.append(command)
+        if command is TaskCommand.STOP:
             ended.set()
 
     try:
-        follow_orders(orders_fd, give)
+        follow_commands(orders_fd, give)
         os.write(
             ours,
-            encode_level(LOGGER, "ERROR") + encode_level(LOGGER, "LOUD") + b"[]\n" + encode_order(TaskCommand.FLUSH),
+            encode_level(LOGGER, "ERROR") + encode_level(LOGGER, "LOUD") + b"[]\n" + encode_command(TaskCommand.FLUSH),
         )
     finally:
         os.close(ours)

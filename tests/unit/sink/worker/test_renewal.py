@@ -24,8 +24,8 @@ def test_a_restart_without_tasks_touches_none_and_has_all_look_up_anew_what_they
     asked = desired_state._next(known, desired_state.restart(RestartScope.CONNECTOR)(known), "id")
     for _ in range(2):
         supervisor.follow(asked, "me")
-        supervisor.step()
-    assert [tasks.live(number).orders for number in range(2)] == [[TaskCommand.RENEW]] * 2
+        supervisor.advance_tasks()
+    assert [tasks.live(number).commands for number in range(2)] == [[TaskCommand.RENEW]] * 2
     assert [tasks.live(number).pid for number in range(2)] == pids
     assert renewed == ["worker"]
     supervisor.follow(desired_state._next(asked, desired_state.restart(RestartScope.ALL)(asked), "id 2"), "me")

@@ -114,11 +114,11 @@ def test_the_rights_that_are_documented_are_enough_and_each_is_used(make: MakeRi
 
 
 def worker(store: Guarded, clock: ManualClock, name: str) -> WorkerRegistry:
-    book = DesiredStateDocument(store, FOLDER, clock, Random(name))
-    book.look()
-    return WorkerRegistry(store, FOLDER, book, name, clock=clock, random=Random(name))
+    document = DesiredStateDocument(store, FOLDER, clock, Random(name))
+    document.refresh()
+    return WorkerRegistry(store, FOLDER, document, name, clock=clock, random=Random(name))
 
 
-def turn(roll_call: WorkerRegistry) -> None:
-    name, slot = roll_call.worker_id, roll_call.slot
-    roll_call.turn(lambda: WorkerStatus(name, slot if slot != UNKNOWN else 0, 0, "1", 0))
+def turn(registry: WorkerRegistry) -> None:
+    name, slot = registry.worker_id, registry.slot
+    registry.update(lambda: WorkerStatus(name, slot if slot != UNKNOWN else 0, 0, "1", 0))

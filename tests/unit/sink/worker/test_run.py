@@ -31,7 +31,7 @@ from tests.support.fake_task import FakeProcess, FakeTasks
 from tests.support.proof import wait_for
 
 VALUES = {"name": "users", "bootstrap.servers": "127.0.0.1:1", "topics": "users", "s3.bucket.name": "b"}
-QUICK = WorkerTimings(orders_every_s=0.05, roll_call_every_s=0.05, after_error_s=0.05, leave_s=1.0)
+QUICK = WorkerTimings(desired_state_every_s=0.05, registry_every_s=0.05, after_error_s=0.05, leave_s=1.0)
 
 
 class Obedient(FakeTasks):
@@ -44,10 +44,10 @@ class Obedient(FakeTasks):
 
         def obey(line: bytes) -> None:
             send(line)
-            if process.orders[-1:] == [TaskCommand.STOP]:
+            if process.commands[-1:] == [TaskCommand.STOP]:
                 process.code = 0
             else:
-                process.report(RunState.PAUSED if process.orders[-1] is TaskCommand.PAUSE else RunState.RUNNING)
+                process.report(RunState.PAUSED if process.commands[-1] is TaskCommand.PAUSE else RunState.RUNNING)
 
         process.send = obey  # type: ignore[method-assign]
         return process
@@ -122,8 +122,8 @@ def test_two_workers_follow_what_is_asked_of_either_and_leave_nothing_but_the_or
     one, two = (ran(store, listeners="http://127.0.0.1:0") for _ in range(2))
     wait_for(lambda: one.states() == two.states() == ["RUNNING"] * 2, 10, "both run, and see each other")
     one.ask("PUT", "/connectors/users/pause")
-    wait_for(lambda: two.tasks.live().orders == [TaskCommand.PAUSE], 60, "the other one is paused")
-    assert WorkerTimings().orders_every_s <= 2, "that soon every worker follows"
+    wait_for(lambda: two.tasks.live().commands == [TaskCommand.PAUSE], 60, "the other one is paused")
+    assert WorkerTimings().desired_state_every_s <= 2, "that soon every worker follows"
     two.ask("PUT", "/connectors/users/stop")
     wait_for(lambda: one.states() == two.states() == [], 10, "nobody has a task")
     assert objects(store)[0] == "orders.json"
@@ -160,7 +160,7 @@ def test_a_store_that_goes_away_stops_no_task_and_its_orders_hold(ran: Run) -> N
 
     faulty.add(Fault(noted, Kind.UNAVAILABLE, times=100_000))
     wait_for(lambda: len(asked) > 20, 60, "the orders and the roll call are asked for in vain")
-    assert one.tasks.live().orders == []
+    assert one.tasks.live().commands == []
     assert one.worker.service.target() is RunState.RUNNING
     assert one.worker.service.is_alive()
     one.end()  # the store is away until then, and after
@@ -200,7 +200,7 @@ def test_a_defect_where_the_orders_are_read_leaves_nobody_deaf(ran: Run) -> None
     faulty.on_call = break_once
     wait_for(lambda: bool(failed), 10, "it was met")
     one.worker.service.pause()
-    wait_for(lambda: one.tasks.live().orders == [TaskCommand.PAUSE], 10, "it follows all the same")
+    wait_for(lambda: one.tasks.live().commands == [TaskCommand.PAUSE], 10, "it follows all the same")
 
 
 @pytest.mark.parametrize("listeners", ["", "http://127.0.0.1:0"])

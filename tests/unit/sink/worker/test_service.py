@@ -95,16 +95,16 @@ def test_a_restart_of_a_task_reaches_its_worker_wherever_it_is_asked() -> None:
     b.turn()
     a.roll._looked_s = None
     a.service.restart_task(3)
-    assert b.book.look().restarts == (Restart(1, RestartScope.ONE, "b", 1),)
+    assert b.document.refresh().restarts == (Restart(1, RestartScope.ONE, "b", 1),)
     with pytest.raises(NoSuchTask, match="no worker has a task with id 0"):
         a.service.restart_task(0)
     a.service.restart(include_tasks=True, only_failed=True)
     a.service.restart(include_tasks=True, only_failed=False)
     a.service.restart(include_tasks=False, only_failed=False)
-    scopes = [asked.scope for asked in b.book.look().restarts]
+    scopes = [asked.scope for asked in b.document.refresh().restarts]
     assert scopes == [RestartScope.ONE, RestartScope.FAILED, RestartScope.ALL, RestartScope.CONNECTOR]
     a.service.flush()
-    assert b.book.look().flushes == 1
+    assert b.document.refresh().flushes == 1
 
 
 def task(number: int, state: RunState, trace: str = "", pid: int = 7, reported_ms: int | None = None) -> TaskStatus:
@@ -152,7 +152,7 @@ def test_why_a_worker_is_not_ready(tasks: tuple[TaskStatus, ...], why: str) -> N
     world = World()
     worker = Worker(world, "a")
     assert "desired state" in worker.service.not_ready()
-    worker.book.look()
+    worker.document.refresh()
     worker.tasks.of = tasks
     assert worker.service.not_ready().startswith(why)
     assert bool(worker.service.not_ready()) == bool(why)

@@ -26,7 +26,7 @@ from keyfold_sink.worker.spawn import TaskProcess, first_line, read_first_line
 from keyfold_sink.worker.supervisor import Supervisor, TasksFailed
 from keyfold_sink.worker.task_main import DEFECT
 from keyfold_sink.worker.task_process import TaskLimits
-from keyfold_sink.worker.wire import encode_order
+from keyfold_sink.worker.wire import encode_command
 from tests.support.root import ROOT
 
 LONG_S = 60.0
@@ -39,7 +39,7 @@ class Ran:
     """A supervisor that runs in a thread, with tasks of one behaviour."""
 
     def __init__(self, behaviour: str, tasks: int, limits: TaskLimits) -> None:
-        self.orders = DesiredState(1)
+        self.desired = DesiredState(1)
         self.error: BaseException | None = None
         self.stop = threading.Event()
         self.heard: list[TaskStatus] = []
@@ -56,12 +56,12 @@ class Ran:
 
     def _run(self) -> None:
         try:
-            self.supervisor.run(lambda: self.orders, lambda: "me", self.stop, ends_when_failed=False)
+            self.supervisor.run(lambda: self.desired, lambda: "me", self.stop, ends_when_failed=False)
         except BaseException as error:  # noqa: BLE001 - the test looks at it
             self.error = error
 
     def ask(self, change: desired_state.Change) -> None:
-        self.orders = desired_state._next(self.orders, change(self.orders), "id")
+        self.desired = desired_state._next(self.desired, change(self.desired), "id")
 
     def until(self, condition: Callable[[TaskStatus | None], bool], timeout_s: float = 60) -> TaskStatus | None:
         deadline_s = time.monotonic() + timeout_s
@@ -233,8 +233,8 @@ import time
 from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import SystemClock
 from keyfold_sink.worker.task_main import end_by_force
-from keyfold_sink.worker.wire import follow_orders
-follow_orders(0, lambda _order: None, lambda: end_by_force(0.1, SystemClock()))
+from keyfold_sink.worker.wire import follow_commands
+follow_commands(0, lambda _command: None, lambda: end_by_force(0.1, SystemClock()))
 time.sleep(600)
 """
     done = subprocess.run([sys.executable, "-c", code], stdin=subprocess.DEVNULL, timeout=60, check=False)
@@ -251,7 +251,7 @@ def test_a_signal_that_a_terminal_sends_to_the_whole_group_leaves_a_task_at_work
     def until_it_reports() -> None:
         before, deadline_s = len(said), time.monotonic() + 60
         while len(said) == before and task.poll() is None and time.monotonic() < deadline_s:
-            said.extend(task.take())
+            said.extend(task.take_lines())
             time.sleep(0.02)
 
     until_it_reports()
@@ -259,7 +259,7 @@ def test_a_signal_that_a_terminal_sends_to_the_whole_group_leaves_a_task_at_work
     until_it_reports()
     assert said
     assert task.poll() is None
-    task.send(encode_order(TaskCommand.STOP))
+    task.send(encode_command(TaskCommand.STOP))
     deadline_s = time.monotonic() + 60
     while task.poll() is None and time.monotonic() < deadline_s:
         time.sleep(0.02)
@@ -308,7 +308,7 @@ def test_a_line_without_a_configuration_is_an_error() -> None:
 def test_orders_that_do_not_fit_into_the_pipe_wait_for_room() -> None:
     task = TaskProcess([sys.executable, "-c", "import time; time.sleep(60)"], b"x" * 1_000_000)
     task.send(b"y" * 1_000_000)
-    assert task.take() == []
+    assert task.take_lines() == []
     assert len(task._unsent) > 1_500_000
     task.signal(signal.SIGKILL)
     task.close()

@@ -30,19 +30,19 @@ class Bench:
         self.clock = ManualClock()
         self.tasks = FakeTasks()
         self.supervisor = Supervisor(tasks, self.tasks, LIMITS, clock=self.clock, random=Random(0), once=once)
-        self.orders = DesiredState(1)
+        self.commands = DesiredState(1)
 
     def follow(self, change: desired_state.Change | None = None) -> None:
         if change is not None:
-            self.orders = desired_state._next(self.orders, change(self.orders), "id")
-        self.supervisor.follow(self.orders, "me")
+            self.commands = desired_state._next(self.commands, change(self.commands), "id")
+        self.supervisor.follow(self.commands, "me")
 
     def step(self, seconds: float = 0) -> None:
         """Time goes by, round after round; the last one is at the end."""
         rounds = min(5, int(seconds) + 1)
         for _ in range(rounds):
             self.clock.advance(round(seconds * 1000) // rounds)
-            self.supervisor.step()
+            self.supervisor.advance_tasks()
 
     @property
     def state(self) -> RunState:
@@ -100,16 +100,16 @@ def test_pause_resume_and_flush_reach_the_task_once() -> None:
         bench.follow(change)
         bench.follow()
         bench.step()
-    assert bench.tasks.live().orders == [TaskCommand.PAUSE, TaskCommand.FLUSH, TaskCommand.RESUME]
+    assert bench.tasks.live().commands == [TaskCommand.PAUSE, TaskCommand.FLUSH, TaskCommand.RESUME]
 
 
 def test_what_was_asked_before_the_worker_began_is_not_carried_out() -> None:
     bench = Bench()
     for change in (desired_state.flush, desired_state.restart(RestartScope.ALL)):
-        bench.orders = change(bench.orders)
+        bench.commands = change(bench.commands)
     bench.follow()
     bench.step()
-    assert bench.tasks.live().orders == []
+    assert bench.tasks.live().commands == []
     assert len(bench.tasks.started) == 1
 
 
@@ -117,7 +117,7 @@ def test_stop_ends_the_task_and_leaves_nothing_to_be_shown() -> None:
     bench = running()
     bench.follow(desired_state.target(RunState.STOPPED))
     process = bench.tasks.live()
-    assert process.orders == [TaskCommand.STOP]
+    assert process.commands == [TaskCommand.STOP]
     assert process.signals == [signal.SIGTERM]
     bench.step()
     assert bench.supervisor.has_live_tasks()
@@ -151,7 +151,7 @@ def test_a_task_that_does_not_stop_in_its_time_is_killed() -> None:
 def test_a_restart_flushes_and_starts_anew_without_a_wait() -> None:
     bench = running()
     bench.follow(desired_state.restart(RestartScope.ALL))
-    assert bench.tasks.live().orders == [TaskCommand.STOP]
+    assert bench.tasks.live().commands == [TaskCommand.STOP]
     bench.tasks.live().code = 1  # it did not flush in time: its store is away
     bench.step()
     assert len(bench.tasks.started) == 2
@@ -162,7 +162,7 @@ def test_a_restart_of_one_task_leaves_the_others_alone() -> None:
     bench = running(2)
     bench.follow(desired_state.restart(RestartScope.ONE, "me", 1))
     bench.follow(desired_state.restart(RestartScope.ONE, "somebody else", 0))
-    assert [bench.tasks.live(number).orders for number in (0, 1)] == [[], [TaskCommand.STOP]]
+    assert [bench.tasks.live(number).commands for number in (0, 1)] == [[], [TaskCommand.STOP]]
 
 
 def test_a_restart_while_stopped_starts_nothing_then_or_later_twice() -> None:
@@ -187,10 +187,10 @@ def test_what_is_asked_while_a_task_hangs_is_not_forgotten_when_it_comes_to_itse
     bench.follow(change)
     bench.tasks.live().report()
     bench.step()
-    assert bench.tasks.live().orders == [TaskCommand.STOP]
+    assert bench.tasks.live().commands == [TaskCommand.STOP]
     bench.step(1)
     bench.step()
-    assert len(bench.tasks.started) == (1 if bench.orders.state is RunState.STOPPED else 2)
+    assert len(bench.tasks.started) == (1 if bench.commands.state is RunState.STOPPED else 2)
 
 
 @pytest.mark.parametrize("code", [-signal.SIGKILL, -signal.SIGSEGV, 70, 1, 0])
@@ -284,7 +284,7 @@ def test_a_restart_of_what_has_failed_means_tasks_with_a_failed_partition_too() 
     bench.tasks.live(1).report(RunState.FAILED, "users-3: truncated")
     bench.step()
     bench.follow(desired_state.restart(RestartScope.FAILED))
-    assert [bench.tasks.live(number).orders for number in (0, 1)] == [[], [TaskCommand.STOP]]
+    assert [bench.tasks.live(number).commands for number in (0, 1)] == [[], [TaskCommand.STOP]]
 
 
 def test_a_crash_after_a_partition_has_failed_is_a_crash() -> None:
@@ -338,7 +338,7 @@ def test_a_task_that_reports_does_not_hang_and_one_that_talks_nonsense_does() ->
 def test_a_supervisor_that_was_frozen_with_its_tasks_does_not_take_them_for_hanging() -> None:
     bench = running()
     bench.clock.advance(3_600_000)
-    bench.supervisor.step()
+    bench.supervisor.advance_tasks()
     assert bench.tasks.live().signals == []
 
 
@@ -368,7 +368,7 @@ def ending(bench: Bench, *, ends_when_failed: bool = False, set_stop: bool = Tru
     stop = threading.Event()
     if set_stop:
         stop.set()
-    bench.supervisor.run(lambda: bench.orders, lambda: "me", stop, ends_when_failed=ends_when_failed)
+    bench.supervisor.run(lambda: bench.commands, lambda: "me", stop, ends_when_failed=ends_when_failed)
 
 
 def test_a_worker_without_rest_ends_when_every_task_has_failed() -> None:
@@ -476,22 +476,22 @@ def test_whatever_comes_one_process_at_most_is_there_and_what_is_wanted_comes_ab
         assert all(process.closed for process in bench.tasks.started if process.code is not None)
     settle(bench)
     child = bench.supervisor._children[0]
-    if bench.orders.state is RunState.STOPPED:
+    if bench.commands.state is RunState.STOPPED:
         assert not child.is_live
         assert child.status is None
         return
     assert child.phase in {TaskPhase.UP, TaskPhase.FAILED}
     if child.phase is TaskPhase.UP:
         live = bench.tasks.live()
-        told = [order for order in live.orders if order in {TaskCommand.PAUSE, TaskCommand.RESUME}]
+        told = [command for command in live.commands if command in {TaskCommand.PAUSE, TaskCommand.RESUME}]
         is_paused = told[-1] is TaskCommand.PAUSE if told else live.paused
-        assert is_paused == (bench.orders.state is RunState.PAUSED)
+        assert is_paused == (bench.commands.state is RunState.PAUSED)
 
 
 def test_a_child_that_was_never_wanted_does_nothing() -> None:
     tasks = FakeTasks()
     child = SupervisedTask(0, tasks, LIMITS, clock=ManualClock(), random=Random(0))
-    child.step()
+    child.advance()
     child.halt()
     child.restart()
     child.flush()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from keyfold_sink.status import PartitionStatus, RunState, TaskStatus, load_task
 from keyfold_sink.task.commands import TaskCommand
-from keyfold_sink.worker.wire import StatusPipe, decode_order, encode_order, follow_orders, lines
+from keyfold_sink.worker.wire import StatusPipe, decode_command, encode_command, follow_commands, lines
 
 
 @pytest.fixture
@@ -32,15 +32,15 @@ def status(number: int, partitions: int = 0, trace: str = "") -> TaskStatus:
     return TaskStatus(0, RunState.RUNNING, trace, reported_ms=number, partitions=parts)
 
 
-@pytest.mark.parametrize("order", TaskCommand)
-def test_orders_travel(order: TaskCommand) -> None:
-    assert decode_order(encode_order(order)) is order
+@pytest.mark.parametrize("command", TaskCommand)
+def test_commands_travel(command: TaskCommand) -> None:
+    assert decode_command(encode_command(command)) is command
 
 
 @pytest.mark.parametrize("line", [b"", b"[]", b"{}", b'{"order": "dance"}', b'{"order": 1}', b'"pause"', b"\xff"])
-def test_what_is_no_order_is_refused(line: bytes) -> None:
+def test_what_is_no_command_is_refused(line: bytes) -> None:
     with pytest.raises(ValueError, match=r".*"):
-        decode_order(line)
+        decode_command(line)
 
 
 @given(st.lists(st.binary(max_size=30)), st.data())
@@ -55,13 +55,13 @@ def test_orders_are_given_in_order_and_their_end_means_stop(pipe: tuple[int, int
     given_orders: list[TaskCommand] = []
     ended = threading.Event()
 
-    def give(order: TaskCommand) -> None:
-        given_orders.append(order)
-        if order is TaskCommand.STOP:
+    def give(command: TaskCommand) -> None:
+        given_orders.append(command)
+        if command is TaskCommand.STOP:
             ended.set()
 
-    follow_orders(read, give)
-    os.write(write, encode_order(TaskCommand.PAUSE) + b"nonsense\n" + encode_order(TaskCommand.FLUSH) + b'{"order"')
+    follow_commands(read, give)
+    os.write(write, encode_command(TaskCommand.PAUSE) + b"nonsense\n" + encode_command(TaskCommand.FLUSH) + b'{"order"')
     os.close(write)
     assert ended.wait(60)
     assert given_orders == [TaskCommand.PAUSE, TaskCommand.FLUSH, TaskCommand.STOP]

@@ -49,15 +49,15 @@ class Worker:
     def __init__(self, world: World, name: str, seed: int) -> None:
         self.faulty = FaultyStore(world.store)
         random = Random(seed)
-        self.book = DesiredStateDocument(self.faulty, FOLDER, world.clock, random)
-        self.roll = WorkerRegistry(self.faulty, FOLDER, self.book, name, clock=world.clock, random=random)
+        self.document = DesiredStateDocument(self.faulty, FOLDER, world.clock, random)
+        self.roll = WorkerRegistry(self.faulty, FOLDER, self.document, name, clock=world.clock, random=random)
         self.tasks: tuple[TaskStatus, ...] = (TaskStatus(0, RunState.RUNNING),)
 
     def status(self) -> WorkerStatus:
         return WorkerStatus(self.roll.worker_id, self.roll.slot, 1, "0.1", 0, self.tasks)
 
     def turn(self) -> None:
-        self.roll.turn(self.status)
+        self.roll.update(self.status)
 
     def sees(self) -> dict[str, int]:
         return {worker.worker_id: worker.slot for worker in self.roll.others(fresh=True)}
@@ -84,7 +84,7 @@ def test_a_worker_that_leaves_leaves_nothing() -> None:
     a.roll.leave()
     assert world.objects() == ["orders.json", "workers/b.json"]
     assert b.sees() == {}
-    assert world.worker("c").book.look().slots == {"b": 1}
+    assert world.worker("c").document.refresh().slots == {"b": 1}
 
 
 def test_a_worker_that_was_killed_is_gone_after_90_seconds_and_nothing_of_it_is_left() -> None:
@@ -112,7 +112,7 @@ def test_pods_that_come_and_go_under_new_names_do_not_pile_up() -> None:
         world.worker(f"pod-{number}").turn()
         world.clock.advance(100_000)
     assert len(world.objects()) == 2
-    assert len(world.worker("x").book.look().slots) <= 2
+    assert len(world.worker("x").document.refresh().slots) <= 2
 
 
 def test_a_worker_that_slept_is_back_after_it_was_given_up() -> None:
@@ -123,7 +123,7 @@ def test_a_worker_that_slept_is_back_after_it_was_given_up() -> None:
         world.clock.advance(5000)
         b.turn()
     assert b.sees() == {}
-    a.book.look()
+    a.document.refresh()
     a.turn()
     world.clock.advance(6000)
     a.turn()
@@ -279,7 +279,7 @@ def test_a_deletion_without_an_answer_leaves_nothing_behind_for_long(kind: Kind)
     b.faulty.land()
     assert b.sees() == {}
     assert world.objects() == ["orders.json", "workers/b.json"]
-    assert b.book.look().slots == {"b": 1}
+    assert b.document.refresh().slots == {"b": 1}
 
 
 def test_a_deletion_that_lands_on_a_worker_that_is_back_is_made_up_for() -> None:
@@ -356,7 +356,7 @@ def test_whoever_lives_in_the_end_is_seen_by_all_under_a_slot_of_its_own(
     for at, wait_ms in turns:
         world.clock.advance(wait_ms)
         try:
-            workers[at].book.look()
+            workers[at].document.refresh()
             workers[at].turn()
         except KeyfoldError:
             continue
@@ -367,7 +367,7 @@ def test_whoever_lives_in_the_end_is_seen_by_all_under_a_slot_of_its_own(
     for _ in range(40):
         world.clock.advance(4000)
         for worker in living:
-            worker.book.look()
+            worker.document.refresh()
             worker.turn()
     slots = {worker.roll.worker_id: worker.roll.slot for worker in living}
     assert sorted(slots) == ["pod-0", "pod-1", "pod-2"]
@@ -399,7 +399,7 @@ def test_without_the_right_to_delete_what_is_gone_stays_and_holds_up_nothing() -
     assert c.roll.slot == 0
     with pytest.raises(AccessDenied):
         b.roll.leave()
-    assert c.book.look().slots == {"c": 0}
+    assert c.document.refresh().slots == {"c": 0}
 
 
 def test_what_workers_share_is_no_topics_log() -> None:

@@ -15,20 +15,20 @@ from keyfold_sink.write.serial_queue import SerialQueue
 
 
 def test_what_is_submitted_is_done_and_its_result_or_error_is_there() -> None:
-    senders = IoPool(2)
-    assert senders.submit(lambda: 3).result(60) == 3
+    concurrent_calls = IoPool(2)
+    assert concurrent_calls.submit(lambda: 3).result(60) == 3
     with pytest.raises(ZeroDivisionError):
-        senders.submit(lambda: 1 // 0).result(60)
-    assert senders.end(time.monotonic() + 60, time.monotonic)
+        concurrent_calls.submit(lambda: 1 // 0).result(60)
+    assert concurrent_calls.end(time.monotonic() + 60, time.monotonic)
 
 
 def test_no_more_calls_than_senders_are_under_way() -> None:
-    senders = IoPool(3)
+    concurrent_calls = IoPool(3)
     lock, inside, most = threading.Lock(), 0, 0
 
     def call() -> None:
         nonlocal inside, most
-        with senders.waiting():
+        with concurrent_calls.waiting():
             time.sleep(0.001)
         with lock:
             inside += 1
@@ -37,50 +37,50 @@ def test_no_more_calls_than_senders_are_under_way() -> None:
         with lock:
             inside -= 1
 
-    for future in [senders.submit(call) for _ in range(60)]:
+    for future in [concurrent_calls.submit(call) for _ in range(60)]:
         future.result(60)
     assert 1 < most <= 3
-    assert senders.end(time.monotonic() + 60, time.monotonic)
+    assert concurrent_calls.end(time.monotonic() + 60, time.monotonic)
 
 
 def test_lanes_that_wait_for_another_try_hold_up_no_other() -> None:
-    senders = IoPool(2)
-    stuck = [SerialQueue(senders, lambda _: None) for _ in range(20)]
+    concurrent_calls = IoPool(2)
+    stuck = [SerialQueue(concurrent_calls, lambda _: None) for _ in range(20)]
     slow = Backoff(first_ms=60_000, cap_ms=60_000)
 
     def away() -> None:
         raise StoreUnavailable("a", "is away")
 
-    for lane in stuck:
-        lane.submit(lambda lane=lane: lane.retry(away, slow, Random(0)))  # type: ignore[misc]
+    for queue in stuck:
+        queue.submit(lambda queue=queue: queue.retry(away, slow, Random(0)))  # type: ignore[misc]
     done = threading.Event()
-    SerialQueue(senders, lambda _: None).submit(done.set)
+    SerialQueue(concurrent_calls, lambda _: None).submit(done.set)
     assert done.wait(60)
-    for lane in stuck:
-        lane.close()
-    assert all(lane.wait_idle(60) for lane in stuck)
-    assert senders.end(time.monotonic() + 60, time.monotonic)
+    for queue in stuck:
+        queue.close()
+    assert all(queue.wait_idle(60) for queue in stuck)
+    assert concurrent_calls.end(time.monotonic() + 60, time.monotonic)
 
 
 def test_threads_have_an_end() -> None:
-    senders, over = IoPool(2, threads_max=5), threading.Event()
+    concurrent_calls, over = IoPool(2, threads_max=5), threading.Event()
 
     def wait() -> None:
-        with senders.waiting():
+        with concurrent_calls.waiting():
             over.wait(60)
 
-    futures = [senders.submit(wait) for _ in range(30)]
+    futures = [concurrent_calls.submit(wait) for _ in range(30)]
     over.set()
     for future in futures:
         future.result(60)
-    assert len(senders._threads) <= 5
-    assert senders.end(time.monotonic() + 60, time.monotonic)
+    assert len(concurrent_calls._threads) <= 5
+    assert concurrent_calls.end(time.monotonic() + 60, time.monotonic)
 
 
 def test_a_call_that_hangs_is_left_behind() -> None:
-    senders, over = IoPool(1), threading.Event()
-    senders.submit(over.wait, 10)
-    dropped = senders.submit(lambda: 1)
-    assert not senders.end(time.monotonic() + 0.1, time.monotonic)
+    concurrent_calls, over = IoPool(1), threading.Event()
+    concurrent_calls.submit(over.wait, 10)
+    dropped = concurrent_calls.submit(lambda: 1)
+    assert not concurrent_calls.end(time.monotonic() + 0.1, time.monotonic)
     over.set()
     assert not dropped.done()

@@ -67,13 +67,13 @@ class Bench:
         self.in_flight = InFlight()
         self.reports: list[Committed] = []
         self.crashes: list[BaseException] = []
-        self.lane = SerialQueue(self.pool, self.crashes.append)
+        self.queue = SerialQueue(self.pool, self.crashes.append)
         log = PartitionLog(self.store, PLACE, clock=self.clock, random=self.random, backoff=Backoff(1, 2), patience_s=1)
         log.create(topic_id="T", cluster_id="C")
         self.session = log.claim_sink()
         tools = WriterResources(self.store, self.source, self.clock, self.in_flight, self.reports.append)
-        retry = QueueRetry(self.lane, self.random, Backoff(1, 2))
-        self.writer = PartitionWriter(self.session, self.lane, retry, self.policy, tools)
+        retry = QueueRetry(self.queue, self.random, Backoff(1, 2))
+        self.writer = PartitionWriter(self.session, self.queue, retry, self.policy, tools)
 
     def append(self, begin: int, end: int, *, step: int = 1, value: bytes = b"value") -> list[Record]:
         batch = [Record(n, 5, "CreateTime", b"k%d" % n, value, (), 3) for n in range(begin, end, step)]
@@ -81,7 +81,7 @@ class Bench:
         return batch
 
     def settle(self) -> Manifest:
-        assert self.lane.wait_idle(60)
+        assert self.queue.wait_idle(60)
         return self.session.manifest
 
 

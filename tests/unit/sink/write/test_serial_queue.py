@@ -28,50 +28,50 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 def test_jobs_of_a_lane_run_in_order_and_never_two_at_once(pool: ThreadPoolExecutor) -> None:
-    lanes = [SerialQueue(pool, lambda _: None) for _ in range(8)]
-    seen: list[list[int]] = [[] for _ in lanes]
-    inside = [0] * len(lanes)
+    queues = [SerialQueue(pool, lambda _: None) for _ in range(8)]
+    seen: list[list[int]] = [[] for _ in queues]
+    inside = [0] * len(queues)
 
-    def job(lane: int, number: int) -> None:
-        inside[lane] += 1
-        assert inside[lane] == 1
-        seen[lane].append(number)
-        inside[lane] -= 1
+    def job(queue: int, number: int) -> None:
+        inside[queue] += 1
+        assert inside[queue] == 1
+        seen[queue].append(number)
+        inside[queue] -= 1
 
     for number in range(50):
-        for at, lane in enumerate(lanes):
-            lane.submit(lambda at=at, number=number: job(at, number))  # type: ignore[misc]
-    assert all(lane.wait_idle(60) for lane in lanes)
-    assert seen == [list(range(50))] * len(lanes)
+        for at, queue in enumerate(queues):
+            queue.submit(lambda at=at, number=number: job(at, number))  # type: ignore[misc]
+    assert all(queue.wait_idle(60) for queue in queues)
+    assert seen == [list(range(50))] * len(queues)
 
 
 def test_a_job_that_raises_closes_its_lane_and_drops_the_rest(pool: ThreadPoolExecutor) -> None:
     crashes: list[BaseException] = []
     ended: list[int] = []
     ran: list[int] = []
-    lane = SerialQueue(pool, crashes.append)
+    queue = SerialQueue(pool, crashes.append)
     hold = threading.Event()
 
     def fail() -> None:
         hold.wait(60)
         raise AccessDenied("key", "no")
 
-    lane.submit(fail, at_end=lambda: ended.append(0))
-    lane.submit(lambda: ran.append(1), at_end=lambda: ended.append(1))
+    queue.submit(fail, at_end=lambda: ended.append(0))
+    queue.submit(lambda: ran.append(1), at_end=lambda: ended.append(1))
     hold.set()
-    assert lane.wait_idle(60)
-    assert lane.closed
+    assert queue.wait_idle(60)
+    assert queue.closed
     assert [type(error) for error in crashes] == [AccessDenied]
-    assert lane.crash is crashes[0]
+    assert queue.crash is crashes[0]
     assert sorted(ended) == [0, 1]
     assert ran == []
-    lane.submit(lambda: ran.append(2), at_end=lambda: ended.append(2))
+    queue.submit(lambda: ran.append(2), at_end=lambda: ended.append(2))
     assert ended[-1] == 2
     assert ran == []
 
 
 def test_a_retry_goes_on_until_it_is_answered(pool: ThreadPoolExecutor) -> None:
-    lane = SerialQueue(pool, lambda _: None)
+    queue = SerialQueue(pool, lambda _: None)
     tries = iter([StoreUnavailable("k", "busy"), StoreUnavailable("k", "busy"), None])
 
     def call() -> str:
@@ -80,7 +80,7 @@ def test_a_retry_goes_on_until_it_is_answered(pool: ThreadPoolExecutor) -> None:
             raise error
         return "done"
 
-    assert lane.retry(call, QUICK, Random(0)) == "done"
+    assert queue.retry(call, QUICK, Random(0)) == "done"
 
 
 def test_a_retry_does_not_repeat_what_repetition_does_not_cure(pool: ThreadPoolExecutor) -> None:
@@ -93,22 +93,22 @@ def test_a_retry_does_not_repeat_what_repetition_does_not_cure(pool: ThreadPoolE
 
 def test_closing_a_lane_wakes_a_retry_and_is_no_crash(pool: ThreadPoolExecutor) -> None:
     crashes: list[BaseException] = []
-    lane = SerialQueue(pool, crashes.append)
+    queue = SerialQueue(pool, crashes.append)
     began = threading.Event()
 
     def call() -> None:
         began.set()
         raise StoreUnavailable("k", "busy")
 
-    lane.submit(lambda: lane.retry(call, Backoff(first_ms=60_000), Random(0)))
+    queue.submit(lambda: queue.retry(call, Backoff(first_ms=60_000), Random(0)))
     assert began.wait(60)
-    lane.close()
-    assert lane.wait_idle(60)
+    queue.close()
+    assert queue.wait_idle(60)
     assert crashes == []
     with pytest.raises(QueueClosed):
-        lane.retry(call, QUICK, Random(0))
+        queue.retry(call, QUICK, Random(0))
     with pytest.raises(QueueClosed):
-        lane.wait(5)
+        queue.wait(5)
 
 
 class Body(bytearray):
@@ -126,14 +126,14 @@ def test_what_was_sent_in_vain_is_held_by_nobody_once_it_has_landed() -> None:
         def send() -> None:
             body = Body(b"x" * 1000)
             held.append(weakref.ref(body))
-            lane.retry(lambda: store.put("k", body, Create()), Backoff(1, 1), Random(1))
+            queue.retry(lambda: store.put("k", body, Create()), Backoff(1, 1), Random(1))
 
-        lane = SerialQueue(pool, lambda error: pytest.fail(repr(error)))
+        queue = SerialQueue(pool, lambda error: pytest.fail(repr(error)))
         gc.collect()
         gc.disable()
         try:
-            lane.submit(send)
-            assert lane.wait_idle(60)
+            queue.submit(send)
+            assert queue.wait_idle(60)
             assert len(server.asked) == 4
             assert [one() for one in held] == [None]
         finally:

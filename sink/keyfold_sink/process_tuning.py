@@ -40,7 +40,7 @@ def tune_process() -> None:
     gc.set_threshold(_COLLECT_AFTER_OBJECTS)
 
 
-def collect_litter() -> None:
+def free_cycles() -> None:
     """Free young reference cycles, and return free memory to the system. Call it once a second; it takes milliseconds.
 
     Each response of the store leaves some kilobytes in cycles (botocore makes two parsers per request: 9,600 of each
