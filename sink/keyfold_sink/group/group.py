@@ -1,7 +1,7 @@
 """The partitions that the consumer group assigns to a task, and the client's callbacks.
 
 The callbacks only record what happened. A partition is assigned to the client for fetching once it is claimed, while
-the others continue (cooperative rebalancing). `step` brings each partition to its next stage.
+the others continue (cooperative rebalancing). `advance_partitions` brings each partition to its next stage.
 
 A group offset is committed for two reasons: to prove that this process is a member of the current generation
 (`keyfold_sink.group.membership`), and after each manifest commit, so that Kafka's tools show the lag. It is never read.

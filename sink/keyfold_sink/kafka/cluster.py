@@ -63,7 +63,7 @@ FORBIDDEN: Final = frozenset(
 
 
 class AdminSource:
-    """`Source` with an `AdminClient`. Thread-safe."""
+    """`TopicSource` with an `AdminClient`. Thread-safe."""
 
     def __init__(self, config: Mapping[str, str], clock: Clock, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
         """Create the client. `timeout_s` is the time-out of each request."""
@@ -80,7 +80,7 @@ class AdminSource:
         self._asking: dict[tuple[str, str], Future[None]] = {}
 
     def topic_id(self, topic: str) -> str:
-        """See `Source.topic_id`."""
+        """See `TopicSource.topic_id`."""
         return self._fresh(("topic id", topic), _TOPIC_ID_AGE_S, lambda: self._topic_id(topic))
 
     def cluster_id(self) -> str:
@@ -88,11 +88,11 @@ class AdminSource:
         return self._fresh(("cluster id", ""), float("inf"), self._cluster_id)
 
     def settings(self, topic: str) -> Mapping[str, str]:
-        """See `Source.settings`. Empty if the sink has no right to read them."""
+        """See `TopicSource.settings`. Empty if the sink has no right to read them."""
         return self._fresh(("settings", topic), _SETTINGS_AGE_S, lambda: self._settings(topic))
 
     def facts(self, topic: str, partition: int) -> SourceFacts:
-        """See `Source.facts`."""
+        """See `TopicSource.facts`."""
         topic_id = self.topic_id(topic)
         here = TopicPartition(topic, partition)
         # Requested together: a change between two requests would look like lost records.

@@ -60,16 +60,16 @@ class TaskProcess:
 
     @property
     def pid(self) -> int:
-        """See `Process.pid`."""
+        """See `ProcessHandle.pid`."""
         return self._popen.pid
 
     def send(self, line: bytes) -> None:
-        """See `Process.send`."""
+        """See `ProcessHandle.send`."""
         self._unsent += line
         self._push()
 
     def take_lines(self) -> list[bytes]:
-        """See `Process.take`."""
+        """See `ProcessHandle.take_lines`."""
         self._push()
         while True:
             try:
@@ -86,15 +86,15 @@ class TaskProcess:
         return [bytes(line) for line in lines]
 
     def poll(self) -> int | None:
-        """See `Process.poll`."""
+        """See `ProcessHandle.poll`."""
         return self._popen.poll()
 
     def signal(self, number: signal.Signals) -> None:
-        """See `Process.signal`."""
+        """See `ProcessHandle.signal`."""
         self._popen.send_signal(number)
 
     def close(self) -> None:
-        """See `Process.close`. Wait for a process that was just killed."""
+        """See `ProcessHandle.close`. Wait for a process that was just killed."""
         os.close(self._reports)
         self._stdin.close()
         self._popen.wait()

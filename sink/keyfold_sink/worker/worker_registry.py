@@ -73,7 +73,7 @@ class _Watched:
 
 
 class WorkerRegistry:
-    """The worker registry, for one worker. Only one thread may call `turn`; the rest is thread-safe."""
+    """The worker registry, for one worker. Only one thread may call `update`; the rest is thread-safe."""
 
     def __init__(
         self,

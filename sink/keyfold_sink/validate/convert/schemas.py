@@ -1,12 +1,12 @@
 """Schemas by id: known, requested or refused. The main thread looks them up; other threads request and store them.
 
-    look ──unknown──► request ──► registry ──► compile ──► store beside the log ──► known
+    find ──unknown──► request ──► registry ──► compile ──► store beside the log ──► known
                                      │            │              │
                             no answer: retry   no Avro: refuse   no answer: retry
                             for too long: an error
 
 A schema counts as known once it is stored, so every record in the log has its schema there. If the registry does not
-know a schema, that counts only after the third answer, as a follower may lag, and only for a minute. `look` raises
+know a schema, that counts only after the third answer, as a follower may lag, and only for a minute. `find` raises
 errors that no record caused once; the next call requests the schema again.
 
 `RegistryRetry.give_up_after_s` limits the duration of an outage, not of each request: otherwise a hundred partitions
