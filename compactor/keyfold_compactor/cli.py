@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from keyfold.cli.app import Surroundings
+from keyfold.cli.context import CliContext
 from keyfold.runtime.terminal import echo, echo_json
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _selection(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--collect-orphans", is_flag=True, help="Search every partition for orphans, not only cleaned ones.")
 @click.pass_obj
 def run(
-    world: Surroundings,
+    world: CliContext,
     config: str,
     topic: str | None,
     partition: int | None,
@@ -111,7 +111,7 @@ def run(
 @_selection
 @click.pass_obj
 def plan(
-    world: Surroundings, config: str, topic: str | None, partition: int | None, *, force: bool, as_json: bool
+    world: CliContext, config: str, topic: str | None, partition: int | None, *, force: bool, as_json: bool
 ) -> None:
     """Show what the next run would clean, why or why not, and at what cost.
 
@@ -147,7 +147,7 @@ def plan(
 
 @contextlib.contextmanager
 def _replicas(
-    world: Surroundings, options: CompactOptions, topic: str | None, partition: int | None, observer: RunObserver
+    world: CliContext, options: CompactOptions, topic: str | None, partition: int | None, observer: RunObserver
 ) -> Iterator[Replicate]:
     """Return the function that replicates after a run; it does nothing if `replicas.run` is not set."""
     if not options.replicas_run:

@@ -16,22 +16,17 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from keyfold.cli.context import CliContext, open_by_url
 from keyfold.errors import KeyfoldError
-from keyfold.runtime.clock import Clock, SystemClock
+from keyfold.runtime.clock import SystemClock
 from keyfold.runtime.terminal import echo
-
-if TYPE_CHECKING:
-    from keyfold.store.api import ObjectStore
-    from keyfold.store.pacing import Pacer
-    from keyfold.store.s3 import S3Location
 
 COMMANDS_GROUP = "keyfold.commands"
 
@@ -43,49 +38,21 @@ SUMMARIES = {
     "demo": "Show Kafka, sink, compactor and reader at work on this machine.",
 }
 
-OpenStore = Callable[[str], "tuple[ObjectStore, str]"]
-"""URL -> (store, topics.dir)."""
 
-OpenLocation = Callable[["S3Location", "Pacer | None"], "ObjectStore"]
-"""A bucket with its endpoint and credentials, and an optional byte-rate limiter -> store."""
-
-
-def open_by_url(url: str) -> tuple[ObjectStore, str]:
-    """Open the bucket of `s3://bucket/topics.dir` with the usual AWS variables; return it and the topics.dir."""
-    from keyfold.store.location import open_store, parse_url
-
-    return open_store(url), parse_url(url)[1]
-
-
-def open_by_location(location: S3Location, pacer: Pacer | None = None) -> ObjectStore:
-    """Open the bucket at a location that a configuration describes."""
-    return location.open(pacer)
-
-
-@dataclass(slots=True)
-class Surroundings:
-    """Stores, clock and chance for commands; `ctx.obj` of every command."""
-
-    open_store: OpenStore
-    clock: Clock
-    random: Random
-    open_location: OpenLocation = open_by_location
-
-
-class RoomGroup(click.Group):
+class PackageGroup(click.Group):
     """The built-in commands, and those of the installed packages."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands, in order."""
-        return sorted({*super().list_commands(ctx), *_rooms()})
+        return sorted({*super().list_commands(ctx), *_packages()})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command by name. If a library of its package is missing, the command says so when it runs."""
         found = super().get_command(ctx, cmd_name)
         if found is not None:
             return found
-        room = _rooms().get(cmd_name)
-        return None if room is None else _load(room)
+        package = _packages().get(cmd_name)
+        return None if package is None else _load(package)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands. Packages with a summary are not imported for it."""
@@ -100,15 +67,15 @@ class RoomGroup(click.Group):
             formatter.write_dl(rows)
 
 
-def _rooms() -> dict[str, EntryPoint]:
+def _packages() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=COMMANDS_GROUP)}
 
 
-def _load(room: EntryPoint) -> click.Command:
+def _load(package: EntryPoint) -> click.Command:
     try:
-        command: click.Command = room.load()
+        command: click.Command = package.load()
     except (ImportError, AttributeError) as error:
-        return _unusable(room.name, str(error))
+        return _unusable(package.name, str(error))
     return command
 
 
@@ -124,7 +91,7 @@ def _unusable(name: str, reason: str) -> click.Command:
 
 
 @click.group(
-    cls=RoomGroup,
+    cls=PackageGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog="The --help of every command has an example.",
 )
@@ -142,12 +109,12 @@ def cli() -> None:
     """  # noqa: D301 - click wants the character
 
 
-def main(args: Sequence[str] | None = None, *, surroundings: Surroundings | None = None) -> None:
+def main(args: Sequence[str] | None = None, *, context: CliContext | None = None) -> None:
     """Run the command and exit with its exit code."""
-    sys.exit(run(args, surroundings))
+    sys.exit(run(args, context))
 
 
-def run(args: Sequence[str] | None, surroundings: Surroundings | None = None) -> int:
+def run(args: Sequence[str] | None, context: CliContext | None = None) -> int:
     """Run the command and return its exit code."""
     from keyfold.cli.export import export
     from keyfold.cli.log import log
@@ -159,12 +126,12 @@ def run(args: Sequence[str] | None, surroundings: Surroundings | None = None) ->
     log.add_command(repair)
     log.add_command(verify)
     cli.add_command(log)
-    world = surroundings or Surroundings(open_by_url, SystemClock(), Random())
+    obj = context or CliContext(open_by_url, SystemClock(), Random())
     arguments = sys.argv[1:] if args is None else list(args)
     try:
         # `cli.main` is not used because it ends with exit code 1 if the pipe is closed.
-        with cli.make_context("keyfold", arguments, obj=world) as context:
-            cli.invoke(context)
+        with cli.make_context("keyfold", arguments, obj=obj) as invocation:
+            cli.invoke(invocation)
         sys.stdout.flush()
     except click.exceptions.Exit as done:
         return done.exit_code

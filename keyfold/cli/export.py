@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from keyfold.cli.app import Surroundings
+from keyfold.cli.context import CliContext
 from keyfold.cli.log import Timestamp, json_option, open_store_of, open_target, topic_arguments
 from keyfold.cli.typed import key_format_option, value_format_option
 from keyfold.errors import ConfigError
@@ -80,7 +80,7 @@ def export(ctx: click.Context, /, url: str, topic: str, to: str, *, as_json: boo
     from keyfold.export.run import new_run
     from keyfold.formats.format import Format
 
-    world = ctx.find_object(Surroundings)
+    world = ctx.find_object(CliContext)
     assert world is not None
     _check(asked)
     only: tuple[int, ...] = asked["partition"]
@@ -139,7 +139,7 @@ def _target(ctx: click.Context, to: str, log: Log, run: str) -> Target:
 
     if "://" not in to:
         return FolderTarget(Path(to), run)
-    world = ctx.find_object(Surroundings)
+    world = ctx.find_object(CliContext)
     assert world is not None
     parse_url(to, key="--to")
     store, prefix = open_store_of(ctx, to)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from keyfold.cli.app import Surroundings
+from keyfold.cli.context import CliContext
 from keyfold.cli.typed import Printer, key_format_option, value_format_option
 from keyfold.errors import ConfigError, KeyfoldError, is_of_one_partition
 from keyfold.runtime.terminal import echo
@@ -93,7 +93,7 @@ class Target:
 
 def open_store_of(ctx: click.Context, url: str) -> tuple[ObjectStore, str]:
     """Open the store of a URL, to be closed when the command ends; return it and the topics.dir."""
-    world = ctx.find_object(Surroundings)
+    world = ctx.find_object(CliContext)
     assert world is not None
     store, topics_dir = world.open_store(url)
     ctx.call_on_close(getattr(store, "close", None) or (lambda: None))
@@ -104,7 +104,7 @@ def open_target(ctx: click.Context, url: str, topic: str, partition: int | None)
     """Open the topic under a URL, with the given partition or all."""
     from keyfold.read.log import Log
 
-    world = ctx.find_object(Surroundings)
+    world = ctx.find_object(CliContext)
     assert world is not None
     store, topics_dir = open_store_of(ctx, url)
     log = Log(store, topics_dir, topic, clock=world.clock, random=world.random)
@@ -144,7 +144,7 @@ def list_logs(ctx: click.Context, url: str, *, as_json: bool) -> None:
     from keyfold.log import catalog
     from keyfold.read.log import Log
 
-    world = ctx.find_object(Surroundings)
+    world = ctx.find_object(CliContext)
     assert world is not None
     store, topics_dir = open_store_of(ctx, url)
 

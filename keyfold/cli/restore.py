@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from keyfold.cli.app import Surroundings
+from keyfold.cli.context import CliContext
 from keyfold.cli.log import LogUrl, Timestamp, open_store_of
 from keyfold.errors import ConfigError, KeyfoldError
 from keyfold.runtime.terminal import echo
@@ -120,7 +120,7 @@ def _opened(ctx: click.Context, url: str, topic: str, options: Mapping[str, Any]
     from keyfold.restore.pace import Pace
     from keyfold.restore.run import Restore
 
-    world = ctx.find_object(Surroundings)
+    world = ctx.find_object(CliContext)
     assert world is not None
     request = _request(topic, options)
     from keyfold.kafka.cluster import Cluster

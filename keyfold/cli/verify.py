@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from keyfold.cli.app import Surroundings
+from keyfold.cli.context import CliContext
 from keyfold.cli.log import Target, json_option, open_target, partition_option, topic_arguments
 from keyfold.errors import KeyfoldError, is_of_one_partition
 from keyfold.runtime.terminal import echo
@@ -157,7 +157,7 @@ def _reports(
     from keyfold.verify.findings import unverified
     from keyfold.verify.partition import verify_partition
 
-    world = ctx.find_object(Surroundings)
+    world = ctx.find_object(CliContext)
     assert world is not None
     clock, random = world.clock, world.random
     at_once = min(parallel, len(target.partitions))
@@ -241,7 +241,7 @@ def repair(
     from keyfold.cli import show
     from keyfold.verify.repair import apply_repair, plan_repair
 
-    world = ctx.find_object(Surroundings)
+    world = ctx.find_object(CliContext)
     assert world is not None
     target = open_target(ctx, url, topic, partition)
     place = target.log.place(partition)

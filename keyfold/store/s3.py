@@ -43,12 +43,13 @@ from keyfold.store.api import Blob, Create, ObjectInfo, ObjectStore, ObjectVersi
 from keyfold.store.pacing import PacedBody, Pacer, head_bytes
 from keyfold.store.s3_errors import FAILURES, translate
 from keyfold.store.s3_reads import etag_of, field_of, read_range, read_whole
-from keyfold.store.s3_uploads import COPY_BYTES_MAX, S3Copy, S3Upload, copy_in_store, has_same_access, take_up
+from keyfold.store.s3_uploads import COPY_BYTES_MAX, S3Copy, S3Upload, copy_in_store, take_up
 from keyfold.store.wrappers.base import unwrapped
 
 Checksums = Literal["when_supported", "when_required"]
 _CREATE_ONLY: Final = "*"
 _ASK_FIRST_BYTES: Final = 1024 * 1024
+_ACCESS: Final = ("endpoint_url", "access_key_id", "secret_access_key", "session_token", "profile")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +147,11 @@ class S3Store:
     def host(self) -> str:
         """The `host:port` that requests go to, for messages."""
         return str(urlsplit(self._patient.meta.endpoint_url).netloc)
+
+    @property
+    def read_attempts(self) -> int:
+        """Maximum number of attempts to read a body (for `s3_reads`)."""
+        return self.location.read_attempts
 
     def renew(self, location: S3Location) -> None:
         """Replace the clients, so that boto3 looks up the credentials again; uploads continue with the new clients.
@@ -247,7 +253,7 @@ class S3Store:
     def copies_from(self, source: ObjectStore) -> bool:
         """See `CopyingStore.copies_from`."""
         other = unwrapped(source)
-        return isinstance(other, S3Store) and has_same_access(self.location, other.location)
+        return isinstance(other, S3Store) and _has_same_access(self.location, other.location)
 
     def start_copy(self, source: ObjectStore, source_key: str, key: str, size_bytes: int) -> S3Copy | None:
         """See `CopyingStore.start_copy`."""
@@ -398,6 +404,11 @@ class S3Store:
             headers.pop("Expect", None)
         if self.pacer is not None and request.body is not None:
             request.body = PacedBody(request.body, self.pacer)
+
+
+def _has_same_access(one: S3Location, other: S3Location) -> bool:
+    """Return whether both locations have the same server and credentials. Amazon's regions may differ."""
+    return all(getattr(one, name) == getattr(other, name) for name in _ACCESS)
 
 
 def _owe_request(pacer: Pacer, request: Any, **_event: Any) -> None:

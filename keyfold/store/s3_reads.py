@@ -10,20 +10,18 @@ A body that breaks off is requested again here, because boto3 does not do that.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from keyfold.errors import ObjectNotFound, StoreError, StoreUnavailable
 from keyfold.store.api import require_size
 from keyfold.store.pacing import CHUNK_BYTES
 from keyfold.store.s3_errors import FAILURES
-
-if TYPE_CHECKING:
-    from keyfold.store.s3 import S3Store
+from keyfold.store.s3_requests import S3Requests
 
 Answer = dict[str, Any]
 
 
-def read_whole(store: S3Store, key: str, max_bytes: int | None, **arguments: Any) -> tuple[Answer, bytes]:
+def read_whole(store: S3Requests, key: str, max_bytes: int | None, **arguments: Any) -> tuple[Answer, bytes]:
     """Return the answer of the first request, and the object's bytes. Raises `ObjectTooLarge`."""
     if store.pacer is None:
         return _read(store, key, 0, max_bytes, **arguments)
@@ -40,7 +38,7 @@ def read_whole(store: S3Store, key: str, max_bytes: int | None, **arguments: Any
     return answers[0], b"".join(pieces)
 
 
-def read_range(store: S3Store, key: str, start: int, length: int) -> bytes:
+def read_range(store: S3Requests, key: str, start: int, length: int) -> bytes:
     """Return `length` bytes from `start`; `length` is at least 1."""
     return b"".join([data for _, data in _pieces(store, key, start, start + length, None)])
 
@@ -58,7 +56,7 @@ def etag_of(answer: Answer, key: str) -> str:
 
 
 def _pieces(
-    store: S3Store, key: str, start: int, end: int, etag: str | None, **arguments: Any
+    store: S3Requests, key: str, start: int, end: int, etag: str | None, **arguments: Any
 ) -> Iterator[tuple[Answer, bytes]]:
     piece_bytes = end - start if store.pacer is None else store.pacer.piece_bytes
     while start < end:
@@ -77,13 +75,13 @@ def _pieces(
 
 
 def _read(
-    store: S3Store, key: str, expected_bytes: int, max_bytes: int | None, **arguments: Any
+    store: S3Requests, key: str, expected_bytes: int, max_bytes: int | None, **arguments: Any
 ) -> tuple[Answer, bytes]:
     """Send one request, with its bytes acquired first if they are known; retry a body that breaks off.
 
     A body of more than `max_bytes` is not read: its connection is closed.
     """
-    for attempts_left in reversed(range(store.location.read_attempts)):
+    for attempts_left in reversed(range(store.read_attempts)):
         if store.pacer is not None and expected_bytes:
             store.pacer.acquire(expected_bytes)
         answer = store.request("get_object", "s3:GetObject", key, **arguments)
@@ -100,7 +98,7 @@ def _read(
     raise AssertionError("at least one attempt")
 
 
-def _drain(store: S3Store, body: Any, length: int, paid_bytes: int) -> bytes:
+def _drain(store: S3Requests, body: Any, length: int, paid_bytes: int) -> bytes:
     """Read the body of an answer. Bytes beyond the acquired ones (the store ignored a range) are paced as they come."""
     if store.pacer is None or length <= paid_bytes:
         return bytes(body.read())

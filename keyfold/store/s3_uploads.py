@@ -17,20 +17,17 @@ import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from keyfold.errors import ObjectNotFound, StoreError, UploadLost
 from keyfold.runtime.buffers import Bytes
 from keyfold.store.api import PutResult
-
-if TYPE_CHECKING:
-    from keyfold.store.s3 import S3Location, S3Store
+from keyfold.store.s3_requests import S3Requests
 
 COPY_BYTES_MAX: Final = 5 * 1024**3
 """S3's maximum size of a part."""
 
 _UPLOADS_LOOKED_AT: Final = 3
-_ACCESS: Final = ("endpoint_url", "access_key_id", "secret_access_key", "session_token", "profile")
 
 
 class S3Upload:
@@ -40,7 +37,7 @@ class S3Upload:
     """
 
     def __init__(
-        self, store: S3Store, key: str, upload_id: str, there: Mapping[int, Mapping[str, Any]] | None = None
+        self, store: S3Requests, key: str, upload_id: str, there: Mapping[int, Mapping[str, Any]] | None = None
     ) -> None:
         self._store = store
         self.key = key
@@ -75,7 +72,7 @@ class S3Upload:
 class S3Copy:
     """An upload whose only part the store has copied from another object."""
 
-    store: S3Store
+    store: S3Requests
     key: str
     upload_id: str
     part: Mapping[str, Any]
@@ -90,12 +87,7 @@ class S3Copy:
         self.store.abort_upload(self.key, self.upload_id)
 
 
-def has_same_access(one: S3Location, other: S3Location) -> bool:
-    """Return whether both locations have the same server and credentials. Amazon's regions may differ."""
-    return all(getattr(one, name) == getattr(other, name) for name in _ACCESS)
-
-
-def copy_in_store(store: S3Store, source_bucket: str, source_key: str, key: str) -> S3Copy | None:
+def copy_in_store(store: S3Requests, source_bucket: str, source_key: str, key: str) -> S3Copy | None:
     """See `CopyingStore.start_copy`."""
     upload_id = store.create_upload(key, "SHA256")
     try:
@@ -111,7 +103,7 @@ def copy_in_store(store: S3Store, source_bucket: str, source_key: str, key: str)
     return S3Copy(store, key, upload_id, part, b64decode(said))
 
 
-def take_up(store: S3Store, key: str) -> S3Upload | None:
+def take_up(store: S3Requests, key: str) -> S3Upload | None:
     """See `ResumingStore.resume_upload`. Other kinds of uploads (copies) are ignored."""
     begun = [info for info in store.list_uploads(key) if info.key == key]
     begun.sort(key=lambda info: info.started_ms, reverse=True)
@@ -124,7 +116,7 @@ def take_up(store: S3Store, key: str) -> S3Upload | None:
     return best
 
 
-def _copy_part(store: S3Store, key: str, upload_id: str, source_bucket: str, source_key: str) -> dict[str, Any]:
+def _copy_part(store: S3Requests, key: str, upload_id: str, source_bucket: str, source_key: str) -> dict[str, Any]:
     origin = {"Bucket": source_bucket, "Key": source_key}
     try:
         answer = store.request(
@@ -135,7 +127,7 @@ def _copy_part(store: S3Store, key: str, upload_id: str, source_bucket: str, sou
     return dict(answer.get("CopyPartResult", {}))
 
 
-def _parts_there(store: S3Store, key: str, upload_id: str) -> dict[int, dict[str, Any]]:
+def _parts_there(store: S3Requests, key: str, upload_id: str) -> dict[int, dict[str, Any]]:
     """Return the parts of an unfinished upload by number; empty if the upload is gone."""
     there: dict[int, dict[str, Any]] = {}
     more: dict[str, Any] = {}
@@ -150,7 +142,7 @@ def _parts_there(store: S3Store, key: str, upload_id: str) -> dict[int, dict[str
         more = {"PartNumberMarker": page["NextPartNumberMarker"]}
 
 
-def _let_go(store: S3Store, key: str, upload_id: str) -> None:
+def _let_go(store: S3Requests, key: str, upload_id: str) -> None:
     with contextlib.suppress(StoreError):
         store.abort_upload(key, upload_id)
 

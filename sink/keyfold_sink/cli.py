@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from keyfold.cli.app import Surroundings
+from keyfold.cli.context import CliContext
 from keyfold.config.config_file import read_written, resolve_all, without_secrets
 from keyfold.config.options import read_config
 from keyfold.errors import ConfigError
@@ -62,7 +62,7 @@ def sink() -> None:
 @click.option("--proven", is_flag=True, hidden=True)
 @click.pass_obj
 def run(
-    world: Surroundings,
+    world: CliContext,
     config: Path,
     *,
     until_caught_up: bool,
@@ -136,7 +136,7 @@ def validate(context: click.Context, config: Path, *, connect: bool, as_json: bo
         keyfold sink validate users.json
         keyfold sink validate users.json --connect
     """  # noqa: D301 - click wants the character
-    world: Surroundings = context.obj
+    world: CliContext = context.obj
     event_log.configure(json=as_json, level="warning")  # logs of clients go to standard error
     context.exit(_validate_file(config, os.environ, world.clock, world.random, connect=connect, as_json=as_json))
 
@@ -196,7 +196,7 @@ def _print(findings: ConfigFindings) -> None:
         echo(f"ok: sink {options.name}, {what}, to {options.url}")
 
 
-def _run_sink(world: Surroundings, config: Path, transaction_timeout_s: float | None, *, as_json: bool) -> None:
+def _run_sink(world: CliContext, config: Path, transaction_timeout_s: float | None, *, as_json: bool) -> None:
     """Run a worker, or tasks that catch up if there is a timeout for transactions."""
     from keyfold_sink.config.examine import options_of
     from keyfold_sink.progress import SinkProgress

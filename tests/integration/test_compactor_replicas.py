@@ -11,7 +11,8 @@ from random import Random
 
 import pytest
 
-from keyfold.cli.app import Surroundings, open_by_url, run
+from keyfold.cli.app import run
+from keyfold.cli.context import CliContext, open_by_url
 from keyfold.replicas.documents import registration_key
 from keyfold.runtime.clock import SystemClock
 from keyfold.store.api import Update
@@ -38,7 +39,7 @@ def keyfold(
     monkeypatch.setenv("KEYFOLD_REPLICA_SECRET", str(location.secret_access_key))
 
     def keyfold(*arguments: str) -> Said:
-        code = run(list(arguments), Surroundings(open_by_url, SystemClock(), Random()))
+        code = run(list(arguments), CliContext(open_by_url, SystemClock(), Random()))
         captured = capsys.readouterr()
         return code, captured.out, captured.err
 

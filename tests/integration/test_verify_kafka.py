@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from keyfold.cli.app import Surroundings, run
+from keyfold.cli.app import run
+from keyfold.cli.context import CliContext
 from keyfold.kafka.errors import KafkaTopicMissing
 from keyfold.kafka.topic_reader import KafkaTopic
 from keyfold.log.record import Record
@@ -122,7 +123,7 @@ def test_the_command_and_a_topic_that_is_not_there(
     name = topic(config=FOREVER)
     produce_all(broker.bootstrap_servers, name, synthetic(500, key_count=50, partition=0))
     made = log_of(broker, name)
-    world = Surroundings(lambda _url: (made.store, "topics"), made.clock, made.random)
+    world = CliContext(lambda _url: (made.store, "topics"), made.clock, made.random)
     config = tmp_path / "client.properties"
     config.write_text(f"bootstrap.servers={broker.bootstrap_servers}\n")
     url = "s3://bucket/topics"

@@ -14,7 +14,8 @@ from random import Random
 from threading import Event
 from typing import Final
 
-from keyfold.cli.app import Surroundings, run
+from keyfold.cli.app import run
+from keyfold.cli.context import CliContext
 from keyfold.log.first_copy import FirstCopy
 from keyfold.log.names import FIRST_COPY_NAME, Place, Role, new_name
 from keyfold.log.record import Record
@@ -253,7 +254,7 @@ class Buckets:
         self.source, self.replica = source, replica
         self.source_url, self.replica_url = source.url, replica.url
         self._users = {source.bucket: source_user, replica.bucket: replica_user}
-        self._world = Surroundings(self._open_url, SystemClock(), Random(), self._open)
+        self._world = CliContext(self._open_url, SystemClock(), Random(), self._open)
         self._stores: dict[str, S3Store] = {}
 
     def __call__(self, *args: str, code: int | None = 0) -> str:

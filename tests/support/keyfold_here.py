@@ -14,7 +14,8 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from random import Random
 
-from keyfold.cli.app import Surroundings, open_by_url, run
+from keyfold.cli.app import run
+from keyfold.cli.context import CliContext, open_by_url
 from keyfold.runtime.clock import SystemClock
 
 
@@ -25,7 +26,7 @@ def here(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         with redirect_stdout(out), redirect_stderr(errors):
-            code = run(words, Surroundings(open_by_url, SystemClock(), Random()))
+            code = run(words, CliContext(open_by_url, SystemClock(), Random()))
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from keyfold.cli.app import Surroundings, run
+from keyfold.cli.app import run
+from keyfold.cli.context import CliContext
 from keyfold.log.names import Place
 from keyfold.log.record import Record
 from keyfold.read.log import Log
@@ -84,7 +85,7 @@ class Command:
 
     def __init__(self, buckets: Buckets) -> None:
         self.buckets = buckets
-        self._world = Surroundings(
+        self._world = CliContext(
             lambda url: (buckets[url.split("/")[2]], "topics"), buckets.clock, Random(11), buckets.open
         )
 
@@ -106,7 +107,7 @@ class Keyfold:
 
     def __init__(self, buckets: Buckets, capture: pytest.CaptureFixture[str]) -> None:
         self.buckets = buckets
-        self._world = Surroundings(
+        self._world = CliContext(
             lambda url: (buckets[url.split("/")[2]], "topics"), buckets.clock, Random(11), buckets.open
         )
         self._capture = capture

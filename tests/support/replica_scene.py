@@ -22,7 +22,8 @@ from typing import Any, Final, Protocol
 
 import pytest
 
-from keyfold.cli.app import Surroundings, open_by_url, run
+from keyfold.cli.app import run
+from keyfold.cli.context import CliContext, open_by_url
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold.replicas.registry import ReplicaRegistry
@@ -207,7 +208,7 @@ class Scene:
         with pytest.MonkeyPatch.context() as patch:
             for name, value in self.environ.items():
                 patch.setenv(name, value)
-            ended = run(list(args), Surroundings(open_by_url, self.clock, Random(), self.opened))
+            ended = run(list(args), CliContext(open_by_url, self.clock, Random(), self.opened))
         return ended, self.captured()
 
     def json(self, *args: str, code: int = 0) -> Any:

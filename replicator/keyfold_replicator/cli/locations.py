@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from keyfold.cli.app import Surroundings
+from keyfold.cli.context import CliContext
 from keyfold.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -56,9 +56,9 @@ source_argument = click.argument("source", metavar="SOURCE", type=PlaceType())
 name_argument = click.argument("name", metavar="NAME")
 
 
-def world_of(ctx: click.Context) -> Surroundings:
+def world_of(ctx: click.Context) -> CliContext:
     """Return the surroundings of a command."""
-    world = ctx.find_object(Surroundings)
+    world = ctx.find_object(CliContext)
     assert world is not None
     return world
 

@@ -10,7 +10,8 @@ from importlib.metadata import EntryPoint
 import pytest
 
 import keyfold
-from keyfold.cli.app import Surroundings, run
+from keyfold.cli.app import run
+from keyfold.cli.context import CliContext
 from keyfold.cli.log import log
 from keyfold.errors import AccessDenied, BucketMissing
 from keyfold.runtime.clock import SystemClock
@@ -91,7 +92,7 @@ def test_a_failure_is_one_line_and_a_hint(
         raise error
 
     monkeypatch.delenv("KEYFOLD_DEBUG", raising=False)
-    world = Surroundings(refuse, SystemClock(), None)  # type: ignore[arg-type]
+    world = CliContext(refuse, SystemClock(), None)  # type: ignore[arg-type]
     assert run(["log", "list", "s3://b/t"], world) == 1
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == line
@@ -119,7 +120,7 @@ def test_a_room_whose_libraries_are_missing_says_so_also_to_who_asks_for_help(
     args: list[str], code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     room = EntryPoint("odd", "keyfold_no_such_room:odd", "keyfold.commands")
-    monkeypatch.setattr("keyfold.cli.app._rooms", lambda: {"odd": room})
+    monkeypatch.setattr("keyfold.cli.app._packages", lambda: {"odd": room})
     assert run(args) == code
     told = "".join(capsys.readouterr())
     assert "`keyfold odd` cannot start: No module named 'keyfold_no_such_room'" in told
@@ -128,13 +129,14 @@ def test_a_room_whose_libraries_are_missing_says_so_also_to_who_asks_for_help(
 
 CAT_FOR_EVER = """
 from random import Random
-from keyfold.cli.app import Surroundings, main
+from keyfold.cli.app import main
+from keyfold.cli.context import CliContext
 from keyfold.runtime.clock import SystemClock
 from tests.support.logs import MadeLog, record
 made = MadeLog()
 made.append([record(o, f"k{o}", "v" * 100) for o in range(20_000)])
 main(["log", "cat", "s3://b/topics", "users", "--json"],
-     surroundings=Surroundings(lambda url: (made.store, "topics"), SystemClock(), Random()))
+     context=CliContext(lambda url: (made.store, "topics"), SystemClock(), Random()))
 """
 
 

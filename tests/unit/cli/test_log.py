@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from keyfold.cli import show
-from keyfold.cli.app import Surroundings, run
+from keyfold.cli.app import run
+from keyfold.cli.context import CliContext
 from keyfold.log.record import CREATE_TIME, Record
 from keyfold.runtime.text import time_text
 from keyfold.store.api import Create
@@ -31,7 +32,7 @@ class Keyfold:
     """The command against one store."""
 
     def __init__(self, made: MadeLog, capfd: pytest.CaptureFixture[str]) -> None:
-        self._world = Surroundings(lambda _url: (made.store, "topics"), made.clock, made.random)
+        self._world = CliContext(lambda _url: (made.store, "topics"), made.clock, made.random)
         self._capture = capfd
 
     def __call__(self, *args: str, code: int = 0) -> list[str]:

@@ -11,7 +11,8 @@ from uuid import UUID
 
 import pytest
 
-from keyfold.cli.app import Surroundings, run
+from keyfold.cli.app import run
+from keyfold.cli.context import CliContext
 from keyfold.cli.typed import plain
 from keyfold.export.request import OnError
 from keyfold.export.target import SUMMARY
@@ -126,7 +127,7 @@ def keyfold(made: MadeLog, capfd: pytest.CaptureFixture[str]) -> Callable[..., t
         return (lake, url.split("/", 3)[3]) if url.startswith("s3://lake") else (made.store, "topics")  # type: ignore[return-value]
 
     def call(*args: str, code: int = 0) -> tuple[list[str], list[str]]:
-        world = Surroundings(open_store, made.clock, made.random)
+        world = CliContext(open_store, made.clock, made.random)
         assert run(["log", "export", URL, "users", *args], world) == code, capfd.readouterr().err
         captured = capfd.readouterr()
         return captured.out.splitlines(), captured.err.splitlines()
@@ -189,7 +190,7 @@ def test_the_command_is_called_wrongly(keyfold: Keyfold, tmp_path: Path) -> None
 
 def test_cat_prints_typed_keys_and_values(capfd: pytest.CaptureFixture[str]) -> None:
     made = avro_log(ANNE, BOB, None, BAD)
-    world = Surroundings(lambda _url: (made.store, "topics"), made.clock, made.random)
+    world = CliContext(lambda _url: (made.store, "topics"), made.clock, made.random)
 
     def cat(*args: str, code: int = 0) -> tuple[list[str], list[str]]:
         assert run(["log", "cat", URL, "users", *args], world) == code

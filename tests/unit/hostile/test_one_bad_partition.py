@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from keyfold.cli.app import Surroundings, run
+from keyfold.cli.app import run
+from keyfold.cli.context import CliContext
 from keyfold.errors import KeyfoldError
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
@@ -118,7 +119,7 @@ class Bad:
         return Log(self.store, "topics", "users", clock=self.logs[0].clock, random=Random(1))
 
     def __call__(self, *args: str, code: int = 1) -> list[str]:
-        world = Surroundings(lambda _url: (self.store, "topics"), self.logs[0].clock, Random(2))
+        world = CliContext(lambda _url: (self.store, "topics"), self.logs[0].clock, Random(2))
         assert run(["log", *args], world) == code
         captured = self.capture.readouterr()
         self.errors = captured.err

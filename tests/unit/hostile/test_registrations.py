@@ -12,7 +12,8 @@ from random import Random
 
 import pytest
 
-from keyfold.cli.app import Surroundings, run
+from keyfold.cli.app import run
+from keyfold.cli.context import CliContext
 from keyfold.config.allowed_credentials import AllowedCredentials
 from keyfold.errors import ConfigError
 from keyfold.replicas.documents import Registration, registration_key
@@ -163,7 +164,7 @@ def compactor(buckets: Buckets, _capture: pytest.CaptureFixture[str]) -> str:
 
 def command(*words: str) -> Reader:
     def reader(buckets: Buckets, capture: pytest.CaptureFixture[str]) -> str:
-        world = Surroundings(lambda _: (buckets["log"], "topics"), SystemClock(), Random(11), opener(buckets))
+        world = CliContext(lambda _: (buckets["log"], "topics"), SystemClock(), Random(11), opener(buckets))
         run(["replica", *words], world)
         said = capture.readouterr()
         return said.out + said.err

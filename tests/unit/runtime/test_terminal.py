@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyfold.cli.app import Surroundings, run
+from keyfold.cli.app import run
+from keyfold.cli.context import CliContext
 from keyfold.log.manifest import Gap
 from keyfold.runtime import event_log
 from keyfold.runtime.terminal import echo, echo_json, escaped
@@ -63,7 +64,7 @@ def test_a_gaps_reason_is_shown_escaped(capsys: pytest.CaptureFixture[str], *, a
     made = MadeLog()
     made.append(records("a=1"))
     made.log.claim_sink().advance(6, gaps=[Gap(1, 6, attack)])
-    world = Surroundings(lambda _url: (made.store, "topics"), made.clock, made.random)
+    world = CliContext(lambda _url: (made.store, "topics"), made.clock, made.random)
     assert run(["log", "describe", "s3://b/topics", "users", *["--json"] * as_json], world) == 0
     said = capsys.readouterr().out
     assert said.replace("\n", "").isprintable()

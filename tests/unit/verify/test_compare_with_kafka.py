@@ -9,7 +9,8 @@ from random import Random
 
 import pytest
 
-from keyfold.cli.app import Surroundings, run
+from keyfold.cli.app import run
+from keyfold.cli.context import CliContext
 from keyfold.log.manifest import Gap
 from keyfold.log.record import Record
 from keyfold.read.log import Log
@@ -289,7 +290,7 @@ def test_a_partition_of_which_there_is_no_log_at_all(
 ) -> None:
     """A listing of the bucket cannot miss it; the topic can."""
     made, topic = both("a=1 b=2")
-    world = Surroundings(lambda _url: (made.store, "topics"), made.clock, made.random)
+    world = CliContext(lambda _url: (made.store, "topics"), made.clock, made.random)
     monkeypatch.setattr("keyfold.cli.verify._kafka_topic", lambda *_: nullcontext(topic))
     command = ["log", "verify", "s3://bucket/topics", "users", "--bootstrap-servers", "kafka:9092"]
     assert run(command, world) == 0

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pytest
 from isal.isal_zlib import crc32
 
-from keyfold.cli.app import Surroundings, run
+from keyfold.cli.app import run
+from keyfold.cli.context import CliContext
 from keyfold.log.decode import read_records
 from keyfold.log.index import ROWS, Index, read_index
 from keyfold.log.manifest import Manifest, SegmentEntry
@@ -47,7 +48,7 @@ class World:
 
     def verify(self) -> list[Json]:
         """What is damaged, as JSON says it; text must say the same."""
-        world = Surroundings(lambda _url: (self.made.store, "topics"), self.made.clock, self.made.random)
+        world = CliContext(lambda _url: (self.made.store, "topics"), self.made.clock, self.made.random)
         code = run(["log", "verify", "s3://bucket/topics", "users", "--json"], world)
         (report,) = map(json.loads, self.capture.readouterr().out.splitlines())
         assert code == (0 if report["ok"] else 1)
@@ -350,7 +351,7 @@ def test_a_foreign_segment(world: World, place: Place, whose: str) -> None:
 
 def world_verify_one(world: World) -> list[Json]:
     """Partition 0 alone."""
-    surroundings = Surroundings(lambda _url: (world.made.store, "topics"), world.made.clock, world.made.random)
+    surroundings = CliContext(lambda _url: (world.made.store, "topics"), world.made.clock, world.made.random)
     assert run(["log", "verify", "s3://bucket/topics", "users", "-p", "0", "--json"], surroundings) == 1
     (report,) = map(json.loads, world.capture.readouterr().out.splitlines())
     return [f for f in report["findings"] if f["damage"]]

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from keyfold.cli.app import Surroundings, run
+from keyfold.cli.app import run
+from keyfold.cli.context import CliContext
 from keyfold.log.names import FIRST_COPY_NAME, Place
 from keyfold.store.api import Create
 from keyfold.store.wrappers.faults import Call, Fault, Kind
@@ -62,7 +63,7 @@ class Log:
     """`keyfold log`, in the same buckets."""
 
     def __init__(self, buckets: Buckets, capture: pytest.CaptureFixture[str]) -> None:
-        self._world = Surroundings(
+        self._world = CliContext(
             lambda url: (buckets[url.split("/")[2]], "topics"), buckets.clock, Random(11), buckets.open
         )
         self._capture = capture
