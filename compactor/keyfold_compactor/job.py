@@ -24,9 +24,8 @@ from keyfold.log import catalog
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold.replicas.after_run import Replicate
-from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import Clock
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import Backoff, RetryPolicy
 from keyfold.store.api import ObjectStore
 from keyfold.store.probe import PATIENCE_IN_A_LOOP_S, PATIENCE_S, probe
 from keyfold_compactor.decide.batching import CleaningRate
@@ -133,7 +132,7 @@ class Job:
         if wanted.topic is not None and not self._options.wants(wanted.topic):
             hint = "--topic selects among the topics that the configuration includes"
             raise ConfigError("topics", f"does not include topic `{wanted.topic}`", hint=hint)
-        repeat = Patience(self._clock, self._random).repeat
+        repeat = RetryPolicy(self._clock, self._random).repeat
         if wanted.topic is not None:
             topics: Iterable[str] = (wanted.topic,)
         else:

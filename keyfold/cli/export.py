@@ -134,7 +134,7 @@ def _schema(option: str, path: Path | None) -> Type | None:
 def _target(ctx: click.Context, to: str, log: Log, run: str) -> Target:
     from keyfold.export.target_bucket import BucketTarget, check_outside_logs
     from keyfold.export.target_folder import FolderTarget
-    from keyfold.runtime.retry import Patience
+    from keyfold.runtime.retry import RetryPolicy
     from keyfold.store.location import parse_url
 
     if "://" not in to:
@@ -144,7 +144,7 @@ def _target(ctx: click.Context, to: str, log: Log, run: str) -> Target:
     parse_url(to, key="--to")
     store, prefix = open_store_of(ctx, to)
     check_outside_logs(log.store, log.topics_dir, store, prefix)
-    return BucketTarget(store, prefix, Patience(world.clock, world.random))
+    return BucketTarget(store, prefix, RetryPolicy(world.clock, world.random))
 
 
 def _json_lines(done: Sequence[ExportedPartition]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from keyfold.export.target import CLAIM, SUMMARY, StagedFile, check_free, is_our
 from keyfold.log import catalog
 from keyfold.log.names import topic_of_folder
 from keyfold.log.objects import create_object, part_bytes
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.api import ObjectStore, Upload
 from keyfold.store.documents import DOCUMENT_BYTES_MAX
 
@@ -23,7 +23,7 @@ from keyfold.store.documents import DOCUMENT_BYTES_MAX
 class BucketTarget:
     """A `Target` below `prefix` (without slashes at its ends; empty: the whole bucket)."""
 
-    def __init__(self, store: ObjectStore, prefix: str, patience: Patience) -> None:
+    def __init__(self, store: ObjectStore, prefix: str, patience: RetryPolicy) -> None:
         self._store = store
         self._prefix = f"{prefix}/" if prefix else ""
         self._patience = patience
@@ -99,7 +99,7 @@ class BucketTarget:
 class BucketFile:
     """A `StagedFile` in parts. It holds less than a part in memory, and nothing once it is closed."""
 
-    def __init__(self, store: ObjectStore, key: str, name: str, patience: Patience) -> None:
+    def __init__(self, store: ObjectStore, key: str, name: str, patience: RetryPolicy) -> None:
         self._store = store
         self._key = key
         self._patience = patience

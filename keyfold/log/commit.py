@@ -38,7 +38,7 @@ from keyfold.log.edits import Author, Edit, commit_id_of, with_commit_id
 from keyfold.log.manifest import UNSTAMPED, Manifest, stamped
 from keyfold.log.manifest_codec import MANIFEST_BYTES_MAX, decode_manifest, encode_manifest, require_writable
 from keyfold.log.names import Place
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.api import Blob, ObjectStore, Update
 
 
@@ -62,7 +62,7 @@ class Committer:
 
     store: ObjectStore
     place: Place
-    patience: Patience
+    patience: RetryPolicy
 
     def read(self) -> Pinned:
         """Read the newest manifest. Raises `ObjectNotFound`, `Corrupt`, `FormatTooNew`."""
@@ -133,7 +133,7 @@ class Committer:
         return CommitUnknown(
             self.place.topic,
             self.place.partition,
-            f"the store did not confirm a commit of `{self.place.manifest_key}` within {self.patience.patience_s:g} s: "
+            f"the store did not confirm a commit of `{self.place.manifest_key}` within {self.patience.timeout_s:g} s: "
             f"{error.message}",
             hint="the commit may have landed; no uploaded object was deleted, and the same commit can be retried",
         )

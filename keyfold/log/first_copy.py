@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from keyfold.errors import AlreadyExists, FirstCopyUnfinished, ObjectNotFound, PreconditionFailed
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import FIRST_COPY_NAME, Place, parse_name
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.api import Create, ObjectStore, Update
 from keyfold.store.documents import DOCUMENT_BYTES_MAX, load_json
 
@@ -81,7 +81,7 @@ class FirstCopy:
         return json.dumps({"version": 1, **asdict(self)}, indent=2, ensure_ascii=False).encode()
 
 
-def put_marker(store: ObjectStore, place: Place, marker: FirstCopy, patience: Patience) -> None:
+def put_marker(store: ObjectStore, place: Place, marker: FirstCopy, patience: RetryPolicy) -> None:
     """Write the marker, over an existing one or none. Raises the store's errors.
 
     If several replicators start at once, any marker may be the last; each describes the copy that its replicator

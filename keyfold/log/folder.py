@@ -6,9 +6,8 @@ from random import Random
 
 from keyfold.log.commit import Committer
 from keyfold.log.names import ObjectName, Place, parse_name
-from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import Clock
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import Backoff, RetryPolicy
 from keyfold.store.api import ObjectStore
 
 
@@ -27,7 +26,7 @@ class PartitionFolder:
     ) -> None:
         self.store = store
         self.place = place
-        self.patience = Patience(clock, random, backoff or Backoff(), patience_s)
+        self.patience = RetryPolicy(clock, random, backoff or Backoff(), patience_s)
         self.committer = Committer(store, place, self.patience)
 
     def listed(self) -> dict[str, int]:

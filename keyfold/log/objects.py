@@ -28,7 +28,7 @@ _PART_SHARE: Final = 1000
 
 
 class Retries(Protocol):
-    """How a caller retries: `Patience` until a time limit, the sink for as long as it owns the partition."""
+    """How a caller retries: `RetryPolicy` until a time limit, the sink for as long as it owns the partition."""
 
     def repeat(self, call: Callable[[], T]) -> T:
         """Call until it returns or raises an error that is not retriable. Raise an error to stop before that."""

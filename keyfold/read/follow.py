@@ -30,8 +30,8 @@ from keyfold.read.ordered import newer
 from keyfold.read.position import Anchor, anchor_of, check_resumed, segment_at, start_offset
 from keyfold.read.records import records_of
 from keyfold.read.selection import Selection
-from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import Clock
+from keyfold.runtime.retry import Backoff
 from keyfold.store.api import ObjectStore
 
 DISCOVER_S: Final = 30.0

@@ -21,7 +21,7 @@ from keyfold.config.config_file import placeholders, resolve
 from keyfold.config.topic_pattern import topic_pattern
 from keyfold.errors import ConfigError
 from keyfold.replicas.options import CREDENTIAL_KEYS, PLACE_KEYS, PROFILE_KEY, ReplicaOptions
-from keyfold.runtime.backoff import Backoff
+from keyfold.runtime.retry import Backoff
 from keyfold.store.documents import DocumentUnreadable
 from keyfold.store.s3 import S3Location
 

@@ -23,7 +23,7 @@ from keyfold.errors import AlreadyExists, ObjectNotFound
 from keyfold.read.position import Anchor
 from keyfold.restore.errors import RestoreFenced, RestoreRefused
 from keyfold.restore.window import Window, WindowDamaged, in_force
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.api import Create, ObjectStore
 from keyfold.store.documents import DOCUMENT_BYTES_MAX, decode_document
 
@@ -131,7 +131,7 @@ class Plan:
 class Journal:
     """The objects of one restore, but for its lease. May be used by several threads."""
 
-    def __init__(self, store: ObjectStore, folder: str, patience: Patience) -> None:
+    def __init__(self, store: ObjectStore, folder: str, patience: RetryPolicy) -> None:
         self.store = store
         self.folder = folder
         self._patience = patience

@@ -25,7 +25,7 @@ from typing import Final, Self
 from keyfold.errors import AlreadyExists, KeyfoldError, ObjectNotFound, PreconditionFailed
 from keyfold.restore.errors import RestoreBusy, RestoreFenced, RestoreRefused
 from keyfold.runtime.clock import Clock
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS, Blob, Create, ObjectStore, PutMode, Update
 from keyfold.store.documents import DOCUMENT_BYTES_MAX, decode_document
 
@@ -61,7 +61,7 @@ class Lease:
         self._key = key
         self._holder = holder
         self._clock = clock
-        self._patience = Patience(clock, random, patience_s=lease_s)
+        self._patience = RetryPolicy(clock, random, timeout_s=lease_s)
         self._patience_s = patience_s
         self.lease_s = lease_s
         self.epoch = 0

@@ -37,7 +37,7 @@ from keyfold.restore.source import Source
 from keyfold.restore.survey import Limits, Survey, survey
 from keyfold.restore.target import Target, TargetTopic
 from keyfold.runtime.clock import Clock
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.api import ObjectStore
 
 AT_ONCE: Final = 4
@@ -129,7 +129,7 @@ class Restore:
         self._journal_store = journal_store or log.store
         self._journal_dir = log.topics_dir if journal_dir is None else journal_dir
         self._stopped = threading.Event()
-        self._patience = Patience(clock, random)
+        self._patience = RetryPolicy(clock, random)
 
     def stop(self) -> None:
         """Ask a run in other threads to stop as soon as it can."""

@@ -1,6 +1,6 @@
 """What every process needs around its work: time, retries, signals, logging, health and limits of bytes.
 
-clock, backoff, retry        time and retries, given as arguments so that tests decide both
+clock, retry                 time and retries, given as arguments so that tests decide both
 signals                      stopping gracefully when asked to
 event_log, terminal, text    log events, and text for people
 health, metrics_server       probes and `/metrics`

@@ -20,9 +20,8 @@ from keyfold.errors import (
     PreconditionFailed,
     StoreUnavailable,
 )
-from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import Clock
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import Backoff, RetryPolicy
 from keyfold.store.api import Create, ObjectStore, Update
 from keyfold.store.documents import DOCUMENT_BYTES_MAX, DocumentUnreadable, load_json
 
@@ -45,9 +44,9 @@ class Found:
     etag: str = ""
 
 
-def patience(clock: Clock, random: Random) -> Patience:
+def patience(clock: Clock, random: Random) -> RetryPolicy:
     """Return how long a command waits for a store."""
-    return Patience(clock, random, _DELAYS, PATIENCE_S)
+    return RetryPolicy(clock, random, _DELAYS, PATIENCE_S)
 
 
 class SwappedObject:

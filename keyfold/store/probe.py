@@ -39,9 +39,8 @@ from keyfold.errors import (
     PreconditionFailed,
     StoreError,
 )
-from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import Clock
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import Backoff, RetryPolicy
 from keyfold.store.api import Create, ObjectStore, PutMode, PutResult, Update
 
 PROBE_FOLDER: Final = "_probe/"
@@ -71,7 +70,7 @@ def probe(
     answered a sequence of requests within `patience_s` (probe again).
     """
     folder = f"{topics_dir}/{PROBE_FOLDER}" if topics_dir else PROBE_FOLDER
-    patience = Patience(clock, random, _DELAYS, patience_s)
+    patience = RetryPolicy(clock, random, _DELAYS, patience_s)
     patience.repeat(lambda: _judge_one_by_one(store, folder, random))
     for _ in range(rounds):
         patience.repeat(lambda: _judge_races(store, _name(folder, random), racers))

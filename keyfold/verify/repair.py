@@ -42,7 +42,7 @@ from keyfold.log.names import FIRST_COPY_NAME, ObjectName, Place, Role, manifest
 from keyfold.log.objects import create_object
 from keyfold.log.partition_log import PartitionLog
 from keyfold.runtime.clock import Clock
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.api import Blob, ObjectInfo, ObjectStore
 from keyfold.verify.repair_version import (
     Found,
@@ -133,7 +133,7 @@ def plan_repair(
 def apply_repair(store: ObjectStore, plan: RepairPlan, *, clock: Clock, random: Random) -> None:
     """Write the new indexes and create the manifest. Raises `LogError` if a manifest was created meanwhile."""
     log = PartitionLog(store, plan.place, clock=clock, random=random)
-    patience = Patience(clock, random)
+    patience = RetryPolicy(clock, random)
     for name, data in plan.new_indexes:
         create_object(store, plan.place.key(name), data, patience)
     if plan.damaged is not None:

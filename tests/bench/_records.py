@@ -24,7 +24,7 @@ from keyfold.log.partition_log import PartitionLog
 from keyfold.log.record import RecordColumns
 from keyfold.log.segment import SegmentWriter
 from keyfold.runtime.clock import SystemClock
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.api import ObjectStore
 from keyfold_compactor.spark.tasks import StoreSource
 
@@ -124,7 +124,7 @@ class SegmentJob:
         for start in range(self.base, self.end, _BATCH):
             writer.append(self.recipe.columns(start, min(start + _BATCH, self.end)))
         finished = writer.finish()
-        patience = Patience(SystemClock(), Random())
+        patience = RetryPolicy(SystemClock(), Random())
         create_object(store, self.place.key(str(self.name)), b"".join(finished.data), patience)
         create_object(store, self.place.key(str(self.name.index)), finished.index_data, patience)
         return finished.entry(str(self.name), str(self.name.index), base_offset=self.base, next_offset=self.end)

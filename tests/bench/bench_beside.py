@@ -44,7 +44,7 @@ from keyfold.log.objects import create_object
 from keyfold.log.partition_log import PartitionLog
 from keyfold.log.segment import SegmentWriter
 from keyfold.runtime.clock import SystemClock
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import RetryPolicy
 from keyfold.runtime.throttle import ThrottleService
 from keyfold.store.s3 import S3Location
 from keyfold_compactor.decide.settings import TopicSettings
@@ -194,7 +194,7 @@ def fill_dirty(location: S3Location, logs: int, records: int) -> int:
             writer.append(Recipe(records, GARBAGE).columns(0, records))
             finished = writer.finish()
         assert sink.manifest.sync_marker == marker
-        name, patience = sink.new_name(0), Patience(clock, Random())
+        name, patience = sink.new_name(0), RetryPolicy(clock, Random())
         create_object(store, place.key(str(name)), b"".join(finished.data), patience)
         create_object(store, place.key(str(name.index)), finished.index_data, patience)
         sink.append(finished.entry(str(name), str(name.index), base_offset=0, next_offset=records))

@@ -35,7 +35,7 @@ from keyfold.log.partition_log import PartitionLog
 from keyfold.log.record import RecordColumns
 from keyfold.log.segment import SegmentWriter
 from keyfold.runtime.clock import SystemClock
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import RetryPolicy
 from keyfold_compactor.decide.settings import TopicSettings
 from keyfold_compactor.decide.work import Traffic
 from keyfold_compactor.execute.run import Run, RunSettings
@@ -101,7 +101,7 @@ def fill(store: FolderStore, place: Place, records: int, garbage: int, seed: int
             start = end
         finished = writer.finish()
         name = session.new_name(base)
-        patience = Patience(clock, random)
+        patience = RetryPolicy(clock, random)
         create_object(store, place.key(str(name)), b"".join(finished.data), patience)
         create_object(store, place.key(str(name.index)), finished.index_data, patience)
         session.append(finished.entry(str(name), str(name.index), base_offset=base, next_offset=start))

@@ -31,7 +31,7 @@ from confluent_kafka import Consumer, TopicPartition
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.runtime.clock import SystemClock
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import RetryPolicy
 from keyfold_compactor.decide.settings import Encoding, TopicSettings
 from keyfold_compactor.execute.executor import Executor
 from keyfold_compactor.execute.local import LocalExecutor
@@ -158,7 +158,7 @@ def keyfold_pass(
 
 def local(store: FolderStore) -> Executor:
     """Everything in this process."""
-    return LocalExecutor(store, Patience(SystemClock(), Random()))
+    return LocalExecutor(store, RetryPolicy(SystemClock(), Random()))
 
 
 def keyfold_side(folder: Path, recipes: list[Recipe], codec: str, level: int) -> list[Cleaned]:

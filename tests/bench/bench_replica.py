@@ -26,10 +26,10 @@ from keyfold.log.manifest_codec import decode_manifest, encode_manifest
 from keyfold.log.names import MANIFEST_NAME, Place, Role, new_name
 from keyfold.log.partition_log import CompactorSession, PartitionLog, SinkSession
 from keyfold.replicas.documents import ALL_TOPICS, CompactionEntry, Enablement, Registration
-from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.buffers import Bytes
 from keyfold.runtime.clock import ManualClock, SystemClock
 from keyfold.runtime.event_log import configure
+from keyfold.runtime.retry import Backoff
 from keyfold.store.api import Blob, Create, ObjectStore, PutMode, PutResult, Update
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.counting import CountedStore

@@ -31,9 +31,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.read.log import Log
-from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import SystemClock
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import Backoff, RetryPolicy
 from keyfold.spark import latest_state, read_log
 from keyfold.spark.dataframe.paths import AVRO
 from keyfold_compactor.decide.settings import TopicSettings
@@ -66,7 +65,7 @@ def write_log(store: FolderStore, records: int, dirty: int) -> None:
     PartitionLog(store, PLACE, clock=SystemClock(), random=Random()).create()
     _append(store, Recipe(records - head, garbage=0, seed=1), 0, records - head)
     settings = RunSettings(settings_of=lambda *_: TopicSettings(min_cleanable_dirty_ratio=0.0))
-    executor = LocalExecutor(store, Patience(SystemClock(), Random(), Backoff(), 60.0))
+    executor = LocalExecutor(store, RetryPolicy(SystemClock(), Random(), Backoff(), 60.0))
     report = Run(store, settings, lambda: executor, clock=SystemClock(), random=Random()).clean([PLACE])
     assert report.exit_code == 0, report.document()
     _append(store, Recipe(records, garbage=50, seed=2), records - head, records)

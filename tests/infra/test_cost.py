@@ -16,8 +16,8 @@ import pytest
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.log.record import Record
-from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import ManualClock
+from keyfold.runtime.retry import Backoff
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.counting import CountedStore
 from keyfold_compactor.execute.local import LocalExecutor

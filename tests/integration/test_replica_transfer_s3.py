@@ -21,9 +21,8 @@ import pytest
 from keyfold.errors import Corrupt, KeyfoldError
 from keyfold.log.names import Place
 from keyfold.log.objects import PART_BYTES
-from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import SystemClock
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import Backoff, RetryPolicy
 from keyfold.store.api import Create
 from keyfold.store.s3 import S3Location, S3Store
 from keyfold.store.wrappers.counting import CountedStore
@@ -54,7 +53,7 @@ def made(store: S3Store, word: str, size_bytes: int) -> CopyJob:
 
 
 def transfer(source: Any, target: Any, *, seed: int = 0, patience_s: float = 5, threads: int = 4) -> Transfer:
-    patience = Patience(SystemClock(), Random(seed), Backoff(10, 200), patience_s)
+    patience = RetryPolicy(SystemClock(), Random(seed), Backoff(10, 200), patience_s)
     return Transfer(source, target, topics_dir="topics", patience=patience, threads=threads)
 
 
@@ -165,10 +164,10 @@ ONE_JOB: Final = """
 import pickle, sys
 from random import Random
 from keyfold.runtime.clock import SystemClock
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import RetryPolicy
 from keyfold_replicator.copy.transfer import Transfer
 source, target, job = pickle.load(sys.stdin.buffer)
-patience = Patience(SystemClock(), Random(3))
+patience = RetryPolicy(SystemClock(), Random(3))
 with Transfer(source.open(), target.open(), topics_dir="topics", patience=patience) as carrying:
     list(carrying.copy([job]))
 """

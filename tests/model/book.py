@@ -24,7 +24,7 @@ from keyfold.log.edits import Edit, Replacement
 from keyfold.log.manifest import Manifest, SegmentEntry, faults
 from keyfold.log.names import ObjectName, Place, Role
 from keyfold.runtime.clock import ManualClock
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.memory import MemoryStore
 from tests.model import truth
 
@@ -101,7 +101,7 @@ class Book:
         self._anonymous: dict[tuple[int, Role], int] = {}
         self._random = _Dealt()
         clock = ManualClock()
-        self._committer = Committer(MemoryStore(clock=clock), PLACE, Patience(clock, self._random))
+        self._committer = Committer(MemoryStore(clock=clock), PLACE, RetryPolicy(clock, self._random))
         # Manifests by number: value, (sink's, compactor's) pending commit id (0: nobody's), names it brings
         self.manifest: list[Manifest] = []
         self.commit_ids: list[tuple[int, int]] = []

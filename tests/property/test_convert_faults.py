@@ -12,9 +12,9 @@ import pytest
 
 from keyfold.errors import ConditionUndecided, StoreUnavailable
 from keyfold.log.names import schema_key
-from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.buffers import Bytes
 from keyfold.runtime.clock import SystemClock
+from keyfold.runtime.retry import Backoff
 from keyfold.store.api import Blob, PutMode, PutResult
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.validate.convert.api import SchemasPending

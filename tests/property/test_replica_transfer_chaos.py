@@ -13,9 +13,8 @@ import pytest
 from keyfold.errors import ConditionUndecided, StoreUnavailable, UploadLost
 from keyfold.log.names import Place
 from keyfold.log.objects import PART_BYTES
-from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import ManualClock
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import Backoff, RetryPolicy
 from keyfold.store.api import Create, ObjectStore, PutResult
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.counting import CountedStore
@@ -63,7 +62,7 @@ def scene(server: str = "") -> tuple[MemoryStore, Judge, list[CopyJob]]:
 
 
 def copy(source: ObjectStore, target: ObjectStore, jobs: Sequence[CopyJob], *, threads: int = 1, seed: int = 0) -> None:
-    patience = Patience(ManualClock(), Random(seed), Backoff(), 20)
+    patience = RetryPolicy(ManualClock(), Random(seed), Backoff(), 20)
     with Transfer(source, target, topics_dir="topics", patience=patience, threads=threads) as carrying:
         for _ in carrying.copy(jobs):
             pass

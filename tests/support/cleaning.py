@@ -19,9 +19,8 @@ from keyfold.log.objects import create_object
 from keyfold.log.partition_log import PartitionLog, SinkSession
 from keyfold.log.record import Record, RecordColumns
 from keyfold.log.segment import SegmentWriter
-from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import Clock, ManualClock
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import Backoff, RetryPolicy
 from keyfold.store.api import ObjectStore
 from keyfold.store.memory import MemoryStore
 from keyfold_compactor.decide.settings import Encoding, TopicSettings
@@ -56,8 +55,8 @@ def columns(records: Sequence[Record]) -> RecordColumns:
     )
 
 
-def patience(clock: Clock, random: Random) -> Patience:
-    return Patience(clock, random, FAST, 2.0)
+def patience(clock: Clock, random: Random) -> RetryPolicy:
+    return RetryPolicy(clock, random, FAST, 2.0)
 
 
 @dataclass

@@ -18,14 +18,14 @@ from keyfold.export.target_bucket import BucketTarget
 from keyfold.export.target_folder import FolderTarget
 from keyfold.read.log import Log
 from keyfold.runtime.clock import ManualClock
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
 from tests.support.logs import MadeLog
 
 
-def patience() -> Patience:
-    return Patience(ManualClock(), Random(1), patience_s=0)
+def patience() -> RetryPolicy:
+    return RetryPolicy(ManualClock(), Random(1), timeout_s=0)
 
 
 class Bucket:

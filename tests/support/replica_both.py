@@ -9,8 +9,8 @@ from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold.log.partition_log import CompactorSession, PartitionLog, SinkSession
 from keyfold.log.replica_log import ReplicaLog, ReplicaSession
-from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import ManualClock
+from keyfold.runtime.retry import Backoff
 from keyfold.store.api import ObjectStore
 from keyfold.store.memory import MemoryStore
 from tests.support.manifests import entry

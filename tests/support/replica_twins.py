@@ -29,9 +29,9 @@ from keyfold.log.manifest_codec import decode_manifest
 from keyfold.log.names import MANIFEST_NAME, Place, parse_name
 from keyfold.log.partition_log import PartitionLog
 from keyfold.log.replica_log import ReplicaLog, ReplicaSession
-from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.buffers import Bytes
 from keyfold.runtime.clock import ManualClock
+from keyfold.runtime.retry import Backoff
 from keyfold.store.api import Create, ObjectStore, PutMode, PutResult
 from keyfold.store.memory import MemoryStore
 from tests.support.manifests import entry

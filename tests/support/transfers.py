@@ -9,9 +9,8 @@ from keyfold.errors import (
     ObjectNotFound,
 )
 from keyfold.log.names import ObjectName, Place, Role
-from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import ManualClock
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import Backoff, RetryPolicy
 from keyfold.store.api import Create, ObjectStore
 from keyfold.store.memory import MemoryStore
 from keyfold_replicator.copy.jobs import CopyJob, CopyResult
@@ -23,8 +22,8 @@ MIB = 1 << 20
 BIG = 20 * MIB + 3
 
 
-def patience(patience_s: float = 60.0) -> Patience:
-    return Patience(ManualClock(), Random(1), Backoff(), patience_s)
+def patience(patience_s: float = 60.0) -> RetryPolicy:
+    return RetryPolicy(ManualClock(), Random(1), Backoff(), patience_s)
 
 
 def named(word: str) -> str:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.api import ObjectStore
 from keyfold_compactor.decide.plan import untouched
 from keyfold_compactor.decide.work import LogJob
@@ -46,7 +46,7 @@ class Superseded(NamedTuple):
 
 
 def split(
-    job: LogJob, position: int, store: ObjectStore, patience: Patience, bucket_count: int
+    job: LogJob, position: int, store: ObjectStore, patience: RetryPolicy, bucket_count: int
 ) -> Iterator[tuple[int, Candidates] | Superseded]:
     """Return one segment's candidates by bucket, and the rows that are superseded inside the segment.
 
@@ -96,7 +96,9 @@ def match(job: LogJob, candidates: Iterable[Candidates]) -> Iterator[Superseded]
             yield from _superseded(position, table, last)
 
 
-def decide(job: LogJob, position: int, superseded: Sequence[bytes], store: ObjectStore, patience: Patience) -> Mapped:
+def decide(
+    job: LogJob, position: int, superseded: Sequence[bytes], store: ObjectStore, patience: RetryPolicy
+) -> Mapped:
     """Decide about one segment, given the superseded rows that all buckets found in it."""
     entry = job.entries[position]
     if not superseded and not job.is_dirty(entry) and not job.needs_index(entry):

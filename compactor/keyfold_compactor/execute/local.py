@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import RetryPolicy
 from keyfold.runtime.throttle import ThrottleLost
 from keyfold.store.api import ObjectStore
 from keyfold.store.wrappers.counting import CountedStore
@@ -20,7 +20,7 @@ from keyfold_compactor.execute.rewrite import rewrite_unit
 
 
 def run_map(
-    job: LogJob, store: ObjectStore, patience: Patience, *, threads: int = READ_THREADS
+    job: LogJob, store: ObjectStore, patience: RetryPolicy, *, threads: int = READ_THREADS
 ) -> tuple[MapAnswer, dict[MaskKey, bytes]]:
     """Map one log inside a task; return its answer, and the masks that its units will need."""
     counted = CountedStore(store)
@@ -39,7 +39,7 @@ def run_map(
     return MapAnswer(job.number, ordered, traffic=_traffic(counted)), masks
 
 
-def run_unit(unit: UnitJob, masks: Mapping[MaskKey, bytes], store: ObjectStore, patience: Patience) -> UnitAnswer:
+def run_unit(unit: UnitJob, masks: Mapping[MaskKey, bytes], store: ObjectStore, patience: RetryPolicy) -> UnitAnswer:
     """Do one unit inside a task."""
     counted = CountedStore(store)
     try:
@@ -52,7 +52,7 @@ def run_unit(unit: UnitJob, masks: Mapping[MaskKey, bytes], store: ObjectStore, 
 
 
 def run_log(
-    job: LogJob, store: ObjectStore, patience: Patience, *, threads: int = READ_THREADS
+    job: LogJob, store: ObjectStore, patience: RetryPolicy, *, threads: int = READ_THREADS
 ) -> tuple[MapAnswer, dict[MaskKey, bytes]]:
     """Map one log inside a task. If the job allows that, do its units too, and return no masks."""
     answer, masks = run_map(job, store, patience, threads=threads)
@@ -79,7 +79,7 @@ class LocalExecutor:
 
     slots = 1
 
-    def __init__(self, store: ObjectStore, patience: Patience, *, is_single_stage: bool = False) -> None:
+    def __init__(self, store: ObjectStore, patience: RetryPolicy, *, is_single_stage: bool = False) -> None:
         self._store = store
         self._patience = patience
         self._run = run_log if is_single_stage else run_map

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from keyfold.log.index import read_index
 from keyfold.log.manifest import SegmentEntry
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.api import ObjectStore
 from keyfold_compactor.decide.plan import SegmentStats, untouched
 from keyfold_compactor.decide.retain import Bools, KeepDecision, retain
@@ -33,7 +33,7 @@ Mapped = tuple[int, SegmentStats, bytes | None]
 """A segment's position, the map's result for it, and its mask (packed bits) if a unit will need it."""
 
 
-def map_log(job: LogJob, store: ObjectStore, patience: Patience, *, threads: int = READ_THREADS) -> Iterator[Mapped]:
+def map_log(job: LogJob, store: ObjectStore, patience: RetryPolicy, *, threads: int = READ_THREADS) -> Iterator[Mapped]:
     """Decide about every segment of a log, in no particular order. Raise `Corrupt` and `StoreError`."""
     dirty = [at for at, e in enumerate(job.entries) if job.is_dirty(e)]
     with ThreadPoolExecutor(threads) as pool:
@@ -53,7 +53,7 @@ def map_log(job: LogJob, store: ObjectStore, patience: Patience, *, threads: int
             yield at, untouched(entry), None
 
 
-def read_rows(job: LogJob, entry: SegmentEntry, store: ObjectStore, patience: Patience) -> pa.Table:
+def read_rows(job: LogJob, entry: SegmentEntry, store: ObjectStore, patience: RetryPolicy) -> pa.Table:
     """Read the columns of one index that cleaning needs."""
     return patience.repeat(lambda: read_index(store, job.place, entry, columns=COLUMNS)).rows
 

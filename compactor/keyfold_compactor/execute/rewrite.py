@@ -30,7 +30,7 @@ from keyfold.log.objects import PART_BYTES, ObjectStream, create_object
 from keyfold.log.rewrite import SegmentRewriter, fetch_ranges
 from keyfold.runtime.buffers import Fetch
 from keyfold.runtime.overlap import FetchAhead, SendBehind
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.api import ObjectStore
 from keyfold_compactor.decide.retain import Bools, new_marks, old_marks
 from keyfold_compactor.decide.work import MaskKey, UnitJob, UnitSource
@@ -46,7 +46,7 @@ def rewrite_unit(
     unit: UnitJob,
     masks: Mapping[MaskKey, bytes],
     store: ObjectStore,
-    patience: Patience,
+    patience: RetryPolicy,
     *,
     overlap_bytes_min: int = OVERLAP_BYTES_MIN,
     limits: SegmentLimits = SEGMENT_LIMITS,
@@ -72,7 +72,7 @@ def _rewritten(
     unit: UnitJob,
     masks: Mapping[MaskKey, bytes],
     store: ObjectStore,
-    patience: Patience,
+    patience: RetryPolicy,
     limits: SegmentLimits,
     *,
     is_overlapped: bool,
@@ -105,7 +105,7 @@ def _survivors(
     unit: UnitJob,
     masks: Mapping[MaskKey, bytes],
     store: ObjectStore,
-    patience: Patience,
+    patience: RetryPolicy,
     write: Callable[[list[bytes]], None],
     limits: SegmentLimits,
     *,
@@ -136,7 +136,7 @@ def _survivors(
     return finished
 
 
-def _remarked(unit: UnitJob, store: ObjectStore, patience: Patience) -> SegmentEntry:
+def _remarked(unit: UnitJob, store: ObjectStore, patience: RetryPolicy) -> SegmentEntry:
     """Return the same segment with a new index, in which its tombstones are marked."""
     entry = unit.sources[0].entry
     index = _index(unit, entry, store, patience)
@@ -154,12 +154,12 @@ def _remarked(unit: UnitJob, store: ObjectStore, patience: Patience) -> SegmentE
     )
 
 
-def _index(unit: UnitJob, entry: SegmentEntry, store: ObjectStore, patience: Patience) -> Index:
+def _index(unit: UnitJob, entry: SegmentEntry, store: ObjectStore, patience: RetryPolicy) -> Index:
     return patience.repeat(lambda: read_index(store, unit.place, entry))
 
 
 def _parts(
-    unit: UnitJob, source: UnitSource, masks: Mapping[MaskKey, bytes], store: ObjectStore, patience: Patience
+    unit: UnitJob, source: UnitSource, masks: Mapping[MaskKey, bytes], store: ObjectStore, patience: RetryPolicy
 ) -> Iterator[tuple[Index, Bools]]:
     """Yield a segment's index one row group at a time, each with its part of the mask."""
     data = patience.repeat(lambda: read_index_data(store, unit.place, source.entry))
@@ -193,7 +193,7 @@ def _ranges(index: Index, keep: Bools) -> Iterator[tuple[int, int]]:
 
 
 def _fetch(
-    store: ObjectStore, key: str, patience: Patience, ranges: Iterable[tuple[int, int]] | None
+    store: ObjectStore, key: str, patience: RetryPolicy, ranges: Iterable[tuple[int, int]] | None
 ) -> contextlib.AbstractContextManager[Fetch]:
     def fetch(start: int, length: int) -> bytes:
         return patience.repeat(lambda: store.get_range(key, start, length))

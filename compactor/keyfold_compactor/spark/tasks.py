@@ -19,9 +19,8 @@ from functools import partial
 from random import SystemRandom
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import SystemClock
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import Backoff, RetryPolicy
 from keyfold.runtime.throttle import BudgetPacer, ThrottleAddress, ThrottleLost
 from keyfold.store.api import ObjectStore
 from keyfold.store.pacing import Pacer
@@ -111,9 +110,9 @@ class TaskEnvironment:
     throttle: ThrottleAddress | None
     patience_s: float
 
-    def patience(self) -> Patience:
+    def patience(self) -> RetryPolicy:
         """Return a retry policy with real time and with randomness of this attempt alone, so that names are unique."""
-        return Patience(SystemClock(), SystemRandom(), Backoff(), self.patience_s)
+        return RetryPolicy(SystemClock(), SystemRandom(), Backoff(), self.patience_s)
 
     @contextlib.contextmanager
     def open(self) -> Iterator[tuple[ObjectStore, BudgetPacer | None]]:

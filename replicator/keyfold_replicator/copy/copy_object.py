@@ -37,7 +37,7 @@ from keyfold.log.objects import PART_BYTES, NameTaken, ObjectStream, create_obje
 from keyfold.runtime.buffers import Bytes
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.overlap import FetchAhead
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.api import CopyingStore, ObjectStore, ResumedUpload, ResumingStore, ServerCopy
 from keyfold.store.pacing import CHUNK_BYTES, Pacer
 from keyfold.store.wrappers.base import unwrapped
@@ -74,7 +74,7 @@ class ObjectCopier:
         source: ObjectStore,
         target: ObjectStore,
         topics_dir: str,
-        patience: Patience,
+        patience: RetryPolicy,
         memory: CopyMemoryBudget,
         stopping: threading.Event,
         *,

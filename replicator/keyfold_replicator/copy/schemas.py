@@ -13,7 +13,7 @@ import threading
 from typing import Final
 
 from keyfold.log.names import SCHEMAS_FOLDER
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import RetryPolicy
 from keyfold_replicator.copy.transfer import Transfer
 from keyfold_replicator.registry.link import Link, Side
 from keyfold_replicator.state.totals import RoundTotals, Tally
@@ -25,7 +25,7 @@ _MD5: Final = re.compile(r"[0-9a-f]{32}")
 class SchemaCopier:
     """Copies the schemas of one replica. Thread-safe."""
 
-    def __init__(self, link: Link, transfer: Transfer, tally: Tally, patience: Patience) -> None:
+    def __init__(self, link: Link, transfer: Transfer, tally: Tally, patience: RetryPolicy) -> None:
         self._link = link
         self._transfer = transfer
         self._tally = tally

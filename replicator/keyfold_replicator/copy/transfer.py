@@ -21,7 +21,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Final, Self
 
 from keyfold.errors import KeyfoldError, ObjectNotFound
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.api import ObjectStore
 from keyfold.store.pacing import Pacer
 from keyfold_replicator.copy.copy_object import ObjectCopier
@@ -47,7 +47,7 @@ class Transfer:
         target: ObjectStore,
         *,
         topics_dir: str,
-        patience: Patience,
+        patience: RetryPolicy,
         threads: int = DEFAULT_THREADS,
         memory_bytes: int = DEFAULT_MEMORY_BYTES,
         pacer: Pacer | None = None,

@@ -10,7 +10,7 @@ from typing import Final
 
 from keyfold.errors import ObjectNotFound
 from keyfold.runtime.clock import Clock
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import RetryPolicy
 from keyfold_replicator.registry.link import Side
 
 REPLICA_CHECK_S: Final = 60.0
@@ -19,7 +19,7 @@ REPLICA_CHECK_S: Final = 60.0
 class ChangeDetector:
     """The ETags of one partition's manifests when both sides were equal."""
 
-    def __init__(self, source: Side, replica: Side, topic: str, partition: int, patience: Patience) -> None:
+    def __init__(self, source: Side, replica: Side, topic: str, partition: int, patience: RetryPolicy) -> None:
         self._source = source
         self._replica = replica
         self._source_key = source.place(topic, partition).manifest_key

@@ -20,7 +20,7 @@ from keyfold.log import catalog
 from keyfold.log.names import Place
 from keyfold.replicas.documents import Enablement
 from keyfold.runtime.clock import Clock
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import RetryPolicy
 from keyfold_replicator.copy.schemas import SchemaCopier
 from keyfold_replicator.copy.transfer import Transfer
 from keyfold_replicator.registry.link import DesiredReplication, Link, ReplicaDocuments, ReplicaSettings
@@ -117,7 +117,7 @@ class Runner:
         self._random = random
         self._publish_states = publish
         self.tally = Tally() if tally is None else tally
-        self._patience = Patience(clock, Random(random.getrandbits(64)), patience_s=settings.patience_s)
+        self._patience = RetryPolicy(clock, Random(random.getrandbits(64)), patience_s=settings.patience_s)
         self._state_table = StateTable()
         self._enablement = _CachedEnablement(documents.load_enablement, clock, timings.enablement_kept_s)
         schema_copier = SchemaCopier(link, self._transfer, self.tally, self._patience)
@@ -375,7 +375,7 @@ def _transfer(link: Link, settings: ReplicaSettings, clock: Clock, random: Rando
         link.source.store,
         link.replica.store,
         topics_dir=link.replica.topics_dir,
-        patience=Patience(clock, Random(random.getrandbits(64)), patience_s=settings.patience_s),
+        patience=RetryPolicy(clock, Random(random.getrandbits(64)), timeout_s=settings.patience_s),
         threads=settings.threads,
     )
 

@@ -25,9 +25,9 @@ from keyfold.config.allowed_credentials import AllowedCredentials
 from keyfold.errors import ConditionsIgnored, KeyfoldError
 from keyfold.replicas.documents import Registration
 from keyfold.replicas.registry import NotRegistered, ReplicaRegistry
-from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.health import Vitals
+from keyfold.runtime.retry import Backoff
 from keyfold.store.location import OpenLocation, open_location
 from keyfold.store.pacing import Pacer
 from keyfold.store.probe import PATIENCE_IN_A_LOOP_S, probe

@@ -33,8 +33,8 @@ from keyfold.log.manifest import UNSTAMPED, Gap, Manifest
 from keyfold.log.names import Role, parse_name
 from keyfold.log.partition_log import PartitionLog, Pinned, SinkSession
 from keyfold.log.record import NO_LEADER_EPOCH
-from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import Moment
+from keyfold.runtime.retry import Backoff
 from keyfold_sink.config.options import GapPolicy
 from keyfold_sink.kafka.source import (
     ASKED_REASON,

@@ -16,8 +16,8 @@ from typing import Final, TypeVar
 import structlog
 
 from keyfold.errors import KeyfoldError
-from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import Clock
+from keyfold.runtime.retry import Backoff
 from keyfold_sink.status import RunState
 from keyfold_sink.task.report import StatusReporter
 from keyfold_sink.write.io_pool import IoPool

@@ -37,9 +37,8 @@ from keyfold.errors import (
     StoreError,
     StoreUnavailable,
 )
-from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import Clock
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import Backoff, RetryPolicy
 from keyfold.store.api import Blob, Create, ObjectStore, Update
 from keyfold.store.documents import DOCUMENT_BYTES_MAX
 from keyfold_sink.status import RunState
@@ -262,7 +261,7 @@ class DesiredStateDocument:
         self._key = f"{folder}orders.json"
         self._clock = clock
         self._random = random
-        self._patience = Patience(clock, random, _DELAYS, patience_s)
+        self._patience = RetryPolicy(clock, random, _DELAYS, patience_s)
         self._lock = threading.Lock()
         self._known: DesiredState | None = None
         self._state_seen_s = clock.monotonic_s()
@@ -312,7 +311,7 @@ class DesiredStateDocument:
                 return self._learn(found.desired)
             # The monotonic clock stops while the machine is suspended.
             took_s = max(self._clock.monotonic_s() - began_s, (self._clock.now_ms() - began_ms) / 1000)
-            if took_s > 2 * self._patience.patience_s:
+            if took_s > 2 * self._patience.timeout_s:
                 raise StoreUnavailable(
                     self._key,
                     f"the request took {took_s:.0f} s and was dropped; nothing was changed",
@@ -341,7 +340,7 @@ class DesiredStateDocument:
         except (StoreUnavailable, ConditionUndecided) as error:
             raise StoreUnavailable(
                 self._key,
-                f"the store gave no definite answer for {self._patience.patience_s:g} s: {error.message}",
+                f"the store gave no definite answer for {self._patience.timeout_s:g} s: {error.message}",
                 hint="the request may still take effect; check the sink's status before you retry",
             ) from error
         return True

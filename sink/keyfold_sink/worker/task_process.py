@@ -23,8 +23,8 @@ from typing import Final, Protocol
 
 import structlog
 
-from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import Clock
+from keyfold.runtime.retry import Backoff
 from keyfold_sink.status import UNKNOWN, RunState, TaskStatus, load_task
 from keyfold_sink.task.commands import TaskCommand
 from keyfold_sink.worker.wire import encode_command, encode_level

@@ -21,7 +21,7 @@ from typing import Final, TypeVar
 import structlog
 
 from keyfold.errors import KeyfoldError
-from keyfold.runtime.backoff import Backoff
+from keyfold.runtime.retry import Backoff
 from keyfold_sink.write.io_pool import IoPool
 from keyfold_sink.write.partition_health import PartitionHealth
 

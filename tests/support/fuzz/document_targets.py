@@ -32,7 +32,7 @@ from keyfold.restore.lease import Lease
 from keyfold.restore.offsets import parse_offsets
 from keyfold.restore.window import Window, WindowDamaged
 from keyfold.runtime.clock import ManualClock
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import RetryPolicy
 from keyfold.spark.source.offsets import StreamOffset
 from keyfold.store.api import Create
 from keyfold.store.cas_document import SwappedObject
@@ -187,7 +187,7 @@ def decode_line(data: bytes) -> None:
 
 def decode_plan(data: bytes) -> None:
     """The plan of a restore."""
-    Journal(_store("j/plan.json", data), "j/", Patience(ManualClock(), Random(1))).load_plan([0, 1])
+    Journal(_store("j/plan.json", data), "j/", RetryPolicy(ManualClock(), Random(1))).load_plan([0, 1])
 
 
 def decode_window(data: bytes) -> None:

@@ -13,10 +13,9 @@ import sys
 from random import Random
 
 from keyfold.config.options import read_config
-from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import SystemClock
 from keyfold.runtime.event_log import configure
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import Backoff, RetryPolicy
 from keyfold.runtime.signals import stop_or_end_on_signals
 from keyfold_compactor.execute.local import LocalExecutor
 from keyfold_compactor.job import Job, RunSelection
@@ -60,7 +59,7 @@ def main() -> int:
 
     def executor() -> LocalExecutor:
         return LocalExecutor(
-            store, Patience(clock, random, Backoff(), PATIENCE_S), is_single_stage=random.random() < 0.5
+            store, RetryPolicy(clock, random, Backoff(), PATIENCE_S), is_single_stage=random.random() < 0.5
         )
 
     job = Job(options, RunSelection(force=is_forced), store, executor, clock=clock, random=random)

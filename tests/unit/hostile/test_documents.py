@@ -22,7 +22,7 @@ from keyfold.restore.journal import Journal, PartitionPlan, Plan
 from keyfold.restore.lease import Lease
 from keyfold.restore.window import Window, WindowDamaged
 from keyfold.runtime.clock import ManualClock
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.api import Create
 from keyfold.store.cas_document import SwappedObject
 from keyfold.store.documents import DOCUMENT_BYTES_MAX, DocumentUnreadable, load_json
@@ -92,7 +92,7 @@ def test_a_kept_schema_that_is_no_schema_is_another_one(data: bytes) -> None:
 def test_the_objects_of_a_restore_are_refused_by_name(data: bytes) -> None:
     store = store_with("j/plan.json", data)
     with pytest.raises((RestoreRefused, ObjectTooLarge)):
-        Journal(store, "j/", Patience(ManualClock(), Random(1))).load_plan()
+        Journal(store, "j/", RetryPolicy(ManualClock(), Random(1))).load_plan()
     with pytest.raises(WindowDamaged):
         Window.decode(data)
     with pytest.raises((RestoreRefused, ObjectTooLarge)):
@@ -147,7 +147,7 @@ def test_each_field_of_a_plan_has_its_type() -> None:
             continue
         store = store_with("j/plan.json", json.dumps(document).encode())
         with pytest.raises(RestoreRefused, match=r"j/plan\.json"):
-            Journal(store, "j/", Patience(ManualClock(), Random(1))).load_plan()
+            Journal(store, "j/", RetryPolicy(ManualClock(), Random(1))).load_plan()
 
 
 def test_the_error_of_a_plan_names_the_field() -> None:
@@ -155,7 +155,7 @@ def test_the_error_of_a_plan_names_the_field() -> None:
     document["partitions"]["1"]["start"] = [0]
     store = store_with("j/plan.json", json.dumps(document).encode())
     with pytest.raises(RestoreRefused, match=r"j/plan\.json.*`partitions\.1\.start`: Input should be a valid integer"):
-        Journal(store, "j/", Patience(ManualClock(), Random(1))).load_plan()
+        Journal(store, "j/", RetryPolicy(ManualClock(), Random(1))).load_plan()
 
 
 def test_each_field_of_a_windows_header_has_its_type() -> None:

@@ -17,7 +17,7 @@ from keyfold.read.fetch import read_segment
 from keyfold.restore.journal import Journal
 from keyfold.restore.lease import Lease
 from keyfold.runtime.clock import ManualClock
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.api import Blob, Create, require_size
 from keyfold.store.cas_document import SwappedObject
 from keyfold.store.memory import MemoryStore
@@ -72,7 +72,7 @@ READERS: dict[str, tuple[Callable[[MemoryStore], object], type[KeyfoldError]]] =
     ),
     "index": (lambda store: read_index(store, PLACE, ENTRY), Corrupt),
     "segment": (lambda store: list(read_segment(store, PLACE, ENTRY, 0, 2)), Corrupt),
-    "plan": (lambda store: Journal(store, "j/", Patience(ManualClock(), Random(1))).load_plan(), ObjectTooLarge),
+    "plan": (lambda store: Journal(store, "j/", RetryPolicy(ManualClock(), Random(1))).load_plan(), ObjectTooLarge),
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from keyfold.restore.offsets import GroupOffset, format_offsets, parse_offsets, 
 from keyfold.restore.run import Request
 from keyfold.restore.window import Window
 from keyfold.runtime.clock import ManualClock
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.memory import MemoryStore
 from tests.support.fake_topic import FakeTopic
 from tests.unit.restore.test_restore import SMALL, made, restore, run
@@ -40,7 +40,7 @@ def journal() -> Journal:
     from random import Random
 
     clock = ManualClock()
-    return Journal(MemoryStore(clock=clock), "topics/_restores/users/t@id/", Patience(clock, Random(1)))
+    return Journal(MemoryStore(clock=clock), "topics/_restores/users/t@id/", RetryPolicy(clock, Random(1)))
 
 
 @given(

@@ -21,7 +21,7 @@ from keyfold.restore.run import Outcome, Request, Restore
 from keyfold.restore.selection import Selection
 from keyfold.restore.window import Window
 from keyfold.runtime.clock import ManualClock
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import SimulatedCrash
@@ -145,7 +145,7 @@ def test_the_newest_run_says_what_was_seen_also_where_an_older_ones_window_came_
     runs: list[int], newest: int
 ) -> None:
     clock = ManualClock()
-    journal = Journal(MemoryStore(clock=clock), "journal/", Patience(clock, Random(1)))
+    journal = Journal(MemoryStore(clock=clock), "journal/", RetryPolicy(clock, Random(1)))
     for number, run_number in enumerate(runs):
         one = window(number, run_number, 100 + number)
         journal.store.put(f"journal/partition=0/{number:010d}.window", one.encode(), Create())

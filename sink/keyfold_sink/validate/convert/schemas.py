@@ -33,8 +33,8 @@ import structlog
 
 from keyfold.errors import KeyfoldError
 from keyfold.formats.schema_bounds import SchemaTooLarge, require_bounded, require_bounded_text
-from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import Clock
+from keyfold.runtime.retry import Backoff
 from keyfold_sink.validate.convert.avro_layout import Step, compile_check
 from keyfold_sink.validate.convert.avro_schema import AvroSchemaInvalid, stand_alone
 from keyfold_sink.validate.convert.registry_api import (

@@ -20,7 +20,7 @@ from keyfold.log.names import Place
 from keyfold.log.objects import PART_BYTES, NameTaken
 from keyfold.runtime.buffers import Bytes
 from keyfold.runtime.clock import ManualClock, SystemClock
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.api import Create, ObjectInfo, PutMode, PutResult
 from keyfold.store.memory import MemoryStore
 from keyfold.store.pacing import CHUNK_BYTES
@@ -363,5 +363,5 @@ def test_real_time_is_not_needed() -> None:
     """`SystemClock` works as well: nothing here sleeps but between tries."""
     source, target = MemoryStore("a"), MemoryStore("b")
     job = made(source, "a.avro", 10)
-    with Transfer(source, target, topics_dir="copy/of", patience=Patience(SystemClock(), Random(2))) as carrying:
+    with Transfer(source, target, topics_dir="copy/of", patience=RetryPolicy(SystemClock(), Random(2))) as carrying:
         assert len(list(carrying.copy([job]))) == 1

@@ -17,10 +17,9 @@ from keyfold.errors import (
     StoreUnavailable,
 )
 from keyfold.log.objects import PART_BYTES
-from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.buffers import Bytes
 from keyfold.runtime.clock import ManualClock, SystemClock
-from keyfold.runtime.retry import Patience
+from keyfold.runtime.retry import Backoff, RetryPolicy
 from keyfold.store.api import Blob, ObjectStore, PutMode, PutResult
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.counting import CountedStore
@@ -366,7 +365,7 @@ def test_waiting_for_a_store_that_is_away_ends_when_it_is_closed(source: MemoryS
     gate = threading.Event()
     away = FaultyStore(target, [Fault(lambda _call: True, Kind.UNAVAILABLE, times=10**9)])
     away.on_call = lambda _call: gate.set()
-    slow = Patience(SystemClock(), Random(1), Backoff(30_000, 60_000), 3600)
+    slow = RetryPolicy(SystemClock(), Random(1), Backoff(30_000, 60_000), 3600)
     carrying = Transfer(source, away, topics_dir="copy/of", patience=slow)
     errors: list[BaseException] = []
 

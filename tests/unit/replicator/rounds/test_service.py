@@ -12,10 +12,10 @@ import pytest
 
 from keyfold.replicas.documents import Registration
 from keyfold.replicas.registry import ReplicaRegistry
-from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.buffers import Bytes
 from keyfold.runtime.clock import ManualClock, SystemClock
 from keyfold.runtime.health import Vitals
+from keyfold.runtime.retry import Backoff
 from keyfold.store.api import Create, PutMode, PutResult
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import Call, Fault, Kind

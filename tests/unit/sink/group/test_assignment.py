@@ -15,8 +15,8 @@ from keyfold.errors import Fenced, SourceError
 from keyfold.log.manifest import Gap, SegmentEntry
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog, Replacement, Swap
-from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import ManualClock
+from keyfold.runtime.retry import Backoff
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.config.options import GapPolicy
 from keyfold_sink.group.assignment import (

@@ -11,8 +11,8 @@ import pytest
 
 from keyfold.errors import StoreUnavailable, UploadLost
 from keyfold.log.objects import create_object
-from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import ManualClock
+from keyfold.runtime.retry import Backoff
 from keyfold.store.api import PutMode, PutResult
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.kafka.cluster import AdminSource

@@ -9,9 +9,9 @@ from random import Random
 import pytest
 
 from keyfold.errors import StoreUnavailable
-from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.buffers import Bytes
 from keyfold.runtime.clock import ManualClock, SystemClock
+from keyfold.runtime.retry import Backoff
 from keyfold.store.api import PutMode, PutResult
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.config.options import SinkOptions

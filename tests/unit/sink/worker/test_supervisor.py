@@ -16,8 +16,8 @@ from random import Random
 import pytest
 
 from keyfold.config.config_file import Resolved
-from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import SystemClock
+from keyfold.runtime.retry import Backoff
 from keyfold_sink.status import RunState, TaskStatus
 from keyfold_sink.task.commands import TaskCommand
 from keyfold_sink.worker import desired_state
@@ -230,7 +230,7 @@ def test_a_task_that_hangs_when_its_supervisor_is_gone_ends_all_the_same() -> No
     """Nobody is left who could kill it, and a terminal's signals do not reach it."""
     code = """
 import time
-from keyfold.runtime.backoff import Backoff
+from keyfold.runtime.retry import Backoff
 from keyfold.runtime.clock import SystemClock
 from keyfold_sink.worker.task_main import end_by_force
 from keyfold_sink.worker.wire import follow_commands

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from keyfold.errors import StoreUnavailable
-from keyfold.runtime.backoff import Backoff
+from keyfold.runtime.retry import Backoff
 from keyfold_sink.write.io_pool import IoPool
 from keyfold_sink.write.serial_queue import SerialQueue
 

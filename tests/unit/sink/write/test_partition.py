@@ -16,8 +16,8 @@ from keyfold.log.manifest import Gap, Manifest
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.log.record import Record
-from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import ManualClock
+from keyfold.runtime.retry import Backoff
 from keyfold.store.api import Create, ObjectStore
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import Call, Chaos, Fault, FaultyStore, Kind, kinds_of

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from keyfold.errors import AccessDenied, StoreUnavailable
-from keyfold.runtime.backoff import Backoff
+from keyfold.runtime.retry import Backoff
 from keyfold.store.api import Create
 from keyfold.store.s3 import S3Store
 from keyfold_sink.write.serial_queue import QueueClosed, SerialQueue
