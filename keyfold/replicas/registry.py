@@ -29,7 +29,7 @@ from keyfold.replicas.documents import (
 )
 from keyfold.runtime.clock import Clock
 from keyfold.store.api import ObjectStore
-from keyfold.store.cas_document import Body, Found, SwappedObject, patience
+from keyfold.store.cas_document import CasDocument, DocumentBody, DocumentVersion, document_retry
 
 REPLICAS_MAX: Final = 64
 """A limit, because each replica holds tombstones and has an entry in every manifest."""
@@ -51,12 +51,12 @@ class ReplicaRegistry:
         self._topics_dir = topics_dir
         self._clock = clock
         self._random = random
-        self._patience = patience(clock, random)
+        self._retry = document_retry(clock, random)
 
     def load(self, name: str) -> Registration:
         """Return one replica. Raise `NotRegistered` or `DocumentUnreadable`."""
-        object_ = self._object(name)
-        return self._of(object_, object_.read(), name)
+        document = self._document(name)
+        return self._of(document, document.read(), name)
 
     def names(self) -> list[str]:
         """Return the names of all registered replicas, in order, with one listing."""
@@ -65,7 +65,7 @@ class ReplicaRegistry:
         def listed() -> list[str]:
             return [info.key.removeprefix(prefix) for info in self._store.list(prefix)]
 
-        found = self._patience.repeat(listed)
+        found = self._retry.repeat(listed)
         return [name.removesuffix(".json") for name in found if "/" not in name and name.endswith(".json")]
 
     def all(self) -> tuple[Registration, ...]:
@@ -96,7 +96,7 @@ class ReplicaRegistry:
         made = replace(registration, cursor_id=self._cursor_id(), added_at_ms=now_ms, changed_at_ms=now_ms)
         _require_own_place(made, others)
 
-        def create(body: Body | None) -> Body:
+        def create(body: DocumentBody | None) -> DocumentBody:
             if body is not None:
                 raise AlreadyRegistered(
                     f"a replica `{made.name}` is already registered",
@@ -104,8 +104,8 @@ class ReplicaRegistry:
                 )
             return registration_document(made)
 
-        object_ = self._object(made.name)
-        return self._of(object_, object_.change(create), made.name)
+        document = self._document(made.name)
+        return self._of(document, document.change(create), made.name)
 
     def edit(self, name: str, changes: Mapping[str, str | None]) -> Registration:
         """Change values of its configuration; None removes a key. Raise `NotRegistered` or `ConfigError`."""
@@ -131,32 +131,32 @@ class ReplicaRegistry:
     def remove(self, name: str) -> Registration:
         """Remove a registration; the replica's data stays. The caller must drop its holds in the manifests."""
         found = self.load(name)
-        self._object(name).remove()
-        self._patience.repeat(lambda: self._store.delete(status_key(self._topics_dir, name)))
+        self._document(name).remove()
+        self._retry.repeat(lambda: self._store.delete(status_key(self._topics_dir, name)))
         return found
 
     def _changed(self, name: str, change: Callable[[Registration], Registration]) -> Registration:
-        object_ = self._object(name)
+        document = self._document(name)
 
-        def changed(body: Body | None) -> Body | None:
-            before = self._of(object_, Found(body), name)
+        def changed(body: DocumentBody | None) -> DocumentBody | None:
+            before = self._of(document, DocumentVersion(body), name)
             after = change(before)
             if after == before:
                 return None
             return registration_document(replace(after, changed_at_ms=self._clock.now_ms()))
 
-        return self._of(object_, object_.change(changed), name)
+        return self._of(document, document.change(changed), name)
 
-    def _of(self, object_: SwappedObject, found: Found, name: str) -> Registration:
+    def _of(self, document: CasDocument, found: DocumentVersion, name: str) -> Registration:
         if found.body is None:
             raise NotRegistered(
                 f"no replica `{name}` is registered in {self._store.url}/{self._topics_dir}",
                 hint="`keyfold replica list` lists the registered replicas, `keyfold replica add` registers one",
             )
-        return registration_of(found.body, object_.key, found.version)
+        return registration_of(found.body, document.key, found.version)
 
-    def _object(self, name: str) -> SwappedObject:
-        return SwappedObject(self._store, registration_key(self._topics_dir, name), self._clock, self._random)
+    def _document(self, name: str) -> CasDocument:
+        return CasDocument(self._store, registration_key(self._topics_dir, name), self._clock, self._random)
 
     def _cursor_id(self) -> str:
         return f"{self._random.getrandbits(32):08x}"
@@ -166,12 +166,12 @@ class EnablementStore:
     """The permissions in one replica's bucket."""
 
     def __init__(self, store: ObjectStore, topics_dir: str, clock: Clock, random: Random) -> None:
-        self._object = SwappedObject(store, enablement_key(topics_dir), clock, random)
+        self._stored = CasDocument(store, enablement_key(topics_dir), clock, random)
         self._clock = clock
 
     def load(self) -> Enablement:
         """Return the current permissions; by default nothing is enabled. One GET. Raise `DocumentUnreadable`."""
-        return self._of(self._object.read())
+        return self._of(self._stored.read())
 
     def enable(self, format_version: int, topic: str = ALL_TOPICS, *, is_only: bool = False) -> Enablement:
         """Accept compacted logs of a topic, up to a format version. `is_only`: remove the entries of other topics."""
@@ -182,8 +182,8 @@ class EnablementStore:
         return self._set(topic, enabled=False, format_version=format_version, is_only=is_only)
 
     def _set(self, topic: str, *, enabled: bool, format_version: int, is_only: bool) -> Enablement:
-        def changed(body: Body | None) -> Body | None:
-            before = self._of(Found(body))
+        def changed(body: DocumentBody | None) -> DocumentBody | None:
+            before = self._of(DocumentVersion(body))
             entry = before.compaction.get(topic)
             others = {} if is_only else {t: e for t, e in before.compaction.items() if t != topic}
             if entry is None or (entry.enabled, entry.format) != (enabled, format_version):
@@ -191,12 +191,12 @@ class EnablementStore:
             after = {**others, topic: entry}
             return None if after == before.compaction else enablement_document(replace(before, compaction=after))
 
-        return self._of(self._object.change(changed))
+        return self._of(self._stored.change(changed))
 
-    def _of(self, found: Found) -> Enablement:
+    def _of(self, found: DocumentVersion) -> Enablement:
         if found.body is None:
             return Enablement()
-        return enablement_of(found.body, self._object.key, found.version)
+        return enablement_of(found.body, self._stored.key, found.version)
 
 
 def _require_own_place(registration: Registration, others: tuple[Registration, ...] | list[Registration]) -> None:

@@ -22,11 +22,12 @@ from random import Random
 from types import TracebackType
 from typing import Final, Self
 
-from keyfold.errors import AlreadyExists, KeyfoldError, ObjectNotFound, PreconditionFailed
+from keyfold.errors import KeyfoldError, ObjectNotFound
 from keyfold.restore.errors import RestoreBusy, RestoreFenced, RestoreRefused
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.retry import RetryPolicy
-from keyfold.store.api import STORE_TIME_RESOLUTION_MS, Blob, Create, ObjectStore, PutMode, Update
+from keyfold.store.api import STORE_TIME_RESOLUTION_MS, Blob, ObjectStore
+from keyfold.store.cas_document import swap
 from keyfold.store.documents import DOCUMENT_BYTES_MAX, decode_document
 
 LEASE_S: Final = 30.0
@@ -61,7 +62,7 @@ class Lease:
         self._key = key
         self._holder = holder
         self._clock = clock
-        self._patience = RetryPolicy(clock, random, timeout_s=lease_s)
+        self._retry = RetryPolicy(clock, random, timeout_s=lease_s)
         self._patience_s = patience_s
         self.lease_s = lease_s
         self.epoch = 0
@@ -80,12 +81,12 @@ class Lease:
         try:
             found = self._store.get(self._key, DOCUMENT_BYTES_MAX)
         except ObjectNotFound:
-            return self._swap(1, Create())
+            return self._swap(1, "")
         data = self._parsed(found.data)
         self.was_clean = data.free
         if not data.free and not self._ran_out(found, data):
             self._watch(found, data)
-        return self._swap(data.epoch + 1, Update(found.etag))
+        return self._swap(data.epoch + 1, found.etag)
 
     def _ran_out(self, found: Blob, data: _StoredLease) -> bool:
         quiet_ms = found.date_ms - found.last_modified_ms - STORE_TIME_RESOLUTION_MS
@@ -122,19 +123,17 @@ class Lease:
             hint="let it finish, or stop it and run the command again",
         )
 
-    def _swap(self, epoch: int, mode: PutMode) -> None:
-        """Write the lease as mine. Raises `RestoreBusy` where somebody else was quicker."""
+    def _swap(self, epoch: int, over: str) -> None:
+        """Write this run's lease over the version with that ETag. Raise `RestoreBusy` if another run was faster."""
         asked_s = self._clock.monotonic_s()
         data = self._data(epoch, free=False)
-        try:
-            result = self._patience.repeat(lambda: self._store.put(self._key, data, mode))
-            self._etag = result.etag
-        except (AlreadyExists, PreconditionFailed, ObjectNotFound):
+        etag = swap(self._store, self._key, data, over, self._retry)
+        if etag is None:
             found = self._store.get(self._key, DOCUMENT_BYTES_MAX)
             if found.data != data:
-                raise self._busy(self._parsed(found.data)) from None
-            self._etag = found.etag
-        self.epoch, self._renewed_s = epoch, asked_s
+                raise self._busy(self._parsed(found.data))
+            etag = found.etag
+        self._etag, self.epoch, self._renewed_s = etag, epoch, asked_s
 
     def _data(self, epoch: int, *, free: bool) -> bytes:
         self._renewals += 1
@@ -168,7 +167,7 @@ class Lease:
             self._thread.join()
         if self._lost is None:
             try:
-                self._store.put(self._key, self._data(self.epoch, free=True), Update(self._etag))
+                swap(self._store, self._key, self._data(self.epoch, free=True), self._etag)
             except KeyfoldError:
                 return  # the next run waits a little longer
 
@@ -181,12 +180,13 @@ class Lease:
             asked_s = self._clock.monotonic_s()
             data = self._data(self.epoch, free=False)
             try:
-                self._etag = self._store.put(self._key, data, Update(self._etag)).etag
-            except (PreconditionFailed, ObjectNotFound):
-                if not self._has_landed(data):
-                    return
+                etag = swap(self._store, self._key, data, self._etag)
             except KeyfoldError:
                 return  # unknown, or not now: the next renewal tells
+            if etag is not None:
+                self._etag = etag
+            elif not self._has_landed(data):
+                return
             self._renewed_s = asked_s
 
     def _has_landed(self, data: bytes) -> bool:

@@ -35,7 +35,7 @@ from keyfold.replicas.documents import Enablement, Registration
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.text import names_text
 from keyfold.store.api import Create
-from keyfold.store.cas_document import PATIENCE_S, patience
+from keyfold.store.cas_document import DOCUMENT_TIMEOUT_S, document_retry
 from keyfold.store.probe import PROBE_FOLDER, probe
 from keyfold_replicator.registry.link import Side
 
@@ -61,8 +61,8 @@ def admit(
     registration: Registration, source: Side, replica: Side, enablement: Enablement, *, clock: Clock, random: Random
 ) -> Admission:
     """Check both sides. Raise `ConfigError`, `ReplicaDiverged`, and what the stores raise."""
-    repeat = patience(clock, random).repeat
-    probe(replica.store, replica.topics_dir, clock, random, patience_s=PATIENCE_S)
+    repeat = document_retry(clock, random).repeat
+    probe(replica.store, replica.topics_dir, clock, random, patience_s=DOCUMENT_TIMEOUT_S)
     notes = repeat(lambda: [*_judge_place(source, replica, random)])
     there = repeat(lambda: [*catalog.places(source.store, source.topics_dir)])
     covered = frozenset(registration.choose({place.topic for place in there}))

@@ -117,7 +117,7 @@ class Runner:
         self._random = random
         self._publish_states = publish
         self.tally = Tally() if tally is None else tally
-        self._patience = RetryPolicy(clock, Random(random.getrandbits(64)), patience_s=settings.patience_s)
+        self._patience = RetryPolicy(clock, Random(random.getrandbits(64)), timeout_s=settings.patience_s)
         self._state_table = StateTable()
         self._enablement = _CachedEnablement(documents.load_enablement, clock, timings.enablement_kept_s)
         schema_copier = SchemaCopier(link, self._transfer, self.tally, self._patience)

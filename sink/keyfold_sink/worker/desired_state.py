@@ -7,10 +7,7 @@
     restarts     the last requested restarts, numbered
     slots        the slot of each worker, for its tasks' ids
 
-The object is changed by compare-and-swap: read, apply the change, write with `If-Match`. A writer that loses reads
-again and applies the same change again. A request without an answer is repeated unchanged until the store accepts or
-refuses it. The object keeps the ids of its last changes. So a writer that is refused sees whether its earlier attempt
-has landed, even if others wrote after it: no change is lost, and none is made twice.
+The object is changed by compare-and-swap (`keyfold.store.cas_document`): no change is lost, and none is made twice.
 
 A worker never forgets the newest version that it has seen. While the store does not answer, the last known desired
 state applies. If the object was deleted or replaced by an older version by hand, a worker that knows a newer version
@@ -29,24 +26,14 @@ from urllib.parse import quote
 
 import orjson
 
-from keyfold.errors import (
-    AlreadyExists,
-    ConditionUndecided,
-    ObjectNotFound,
-    PreconditionFailed,
-    StoreError,
-    StoreUnavailable,
-)
+from keyfold.errors import StoreError, StoreUnavailable
 from keyfold.runtime.clock import Clock
-from keyfold.runtime.retry import Backoff, RetryPolicy
-from keyfold.store.api import Blob, Create, ObjectStore, Update
-from keyfold.store.documents import DOCUMENT_BYTES_MAX
+from keyfold.store.api import Blob, ObjectStore
+from keyfold.store.cas_document import DOCUMENT_TIMEOUT_S, CasFormat, CasObject, document_retry
 from keyfold_sink.status import RunState
 
 _RESTARTS_KEPT: Final = 64
 _CHANGES_KEPT: Final = 256
-_PATIENCE_S: Final = 15.0
-_DELAYS: Final = Backoff(first_ms=50, cap_ms=2000)
 
 TARGETS: Final = frozenset({RunState.RUNNING, RunState.PAUSED, RunState.STOPPED})
 
@@ -234,8 +221,9 @@ def decode(data: bytes, key: str) -> DesiredState:
         ) from error
 
 
-def _next(before: DesiredState, changed: DesiredState, change_id: str) -> DesiredState:
+def _next(current: DesiredState | None, changed: DesiredState, change_id: str) -> DesiredState:
     """Return the next version, with the change's id."""
+    before = current or DesiredState()
     version = max(changed.version, before.version) + 1
     return replace(
         changed,
@@ -245,23 +233,24 @@ def _next(before: DesiredState, changed: DesiredState, change_id: str) -> Desire
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    desired: DesiredState
-    etag: str | None  # None if there is no object
-
-
 class DesiredStateDocument:
     """The desired state of one sink in the bucket. Thread-safe."""
 
     def __init__(
-        self, store: ObjectStore, folder: str, clock: Clock, random: Random, *, patience_s: float = _PATIENCE_S
+        self, store: ObjectStore, folder: str, clock: Clock, random: Random, *, patience_s: float = DOCUMENT_TIMEOUT_S
     ) -> None:
-        self._store = store
         self._key = f"{folder}orders.json"
         self._clock = clock
-        self._random = random
-        self._patience = RetryPolicy(clock, random, _DELAYS, patience_s)
+        self._patience_s = patience_s
+        self._object = CasObject(
+            store,
+            self._key,
+            CasFormat(self._decode, encode, lambda desired: desired.changes, _next),
+            document_retry(clock, random, patience_s),
+            random,
+            undecided=f"the store gave no definite answer for {patience_s:g} s",
+            undecided_hint="the request may still take effect; check the sink's status before you retry",
+        )
         self._lock = threading.Lock()
         self._known: DesiredState | None = None
         self._state_seen_s = clock.monotonic_s()
@@ -287,11 +276,11 @@ class DesiredStateDocument:
 
     def refresh(self) -> DesiredState:
         """Read the newest desired state. Raise `StoreUnavailable` (`known` still applies), `DesiredStateUnreadable`."""
-        found = self._read()
+        found = self._object.read() or DesiredState()
         known = self._known
-        if known is not None and found.desired.version < known.version:
+        if known is not None and found.version < known.version:
             return self.change(lambda newest: known if newest.version < known.version else newest)
-        return self._learn(found.desired)
+        return self._learn(found)
 
     def change(self, change: Change) -> DesiredState:
         """Make a change exactly once, and return the new desired state.
@@ -300,50 +289,28 @@ class DesiredStateDocument:
         that time is over nothing more is written: if this process was suspended in between, its client has timed out
         and may want something else by now.
         """
-        change_id = f"{self._random.getrandbits(64):016x}"
         began_s, began_ms = self._clock.monotonic_s(), self._clock.now_ms()
-        while True:
-            found = self._patience.repeat(self._read)
-            if change_id in found.desired.changes:
-                return self._learn(found.desired)
-            changed = change(found.desired)
-            if changed is found.desired:
-                return self._learn(found.desired)
+
+        def changed_in_time(current: DesiredState | None) -> DesiredState | None:
+            before = current or DesiredState()
+            changed = change(before)
+            if changed is before:
+                return None
             # The monotonic clock stops while the machine is suspended.
             took_s = max(self._clock.monotonic_s() - began_s, (self._clock.now_ms() - began_ms) / 1000)
-            if took_s > 2 * self._patience.timeout_s:
+            if took_s > 2 * self._patience_s:
                 raise StoreUnavailable(
                     self._key,
                     f"the request took {took_s:.0f} s and was dropped; nothing was changed",
                     hint="retry the request",
                 )
-            newest = _next(found.desired, changed, change_id)
-            if self._write(newest, found.etag):
-                return self._learn(newest)
+            return changed
 
-    def _read(self) -> _Found:
-        try:
-            blob = self._store.get(self._key, DOCUMENT_BYTES_MAX)
-        except ObjectNotFound:
-            return _Found(DesiredState(), None)
-        self._note_time(blob)
-        return _Found(decode(blob.data, self._key), blob.etag)
+        return self._learn(self._object.change(changed_in_time) or DesiredState())
 
-    def _write(self, desired: DesiredState, etag: str | None) -> bool:
-        """PUT until the store accepts or refuses the object."""
-        data = encode(desired)
-        mode = Create() if etag is None else Update(etag)
-        try:
-            self._patience.repeat(lambda: self._store.put(self._key, data, mode))
-        except (AlreadyExists, PreconditionFailed, ObjectNotFound):
-            return False
-        except (StoreUnavailable, ConditionUndecided) as error:
-            raise StoreUnavailable(
-                self._key,
-                f"the store gave no definite answer for {self._patience.timeout_s:g} s: {error.message}",
-                hint="the request may still take effect; check the sink's status before you retry",
-            ) from error
-        return True
+    def _decode(self, blob: Blob) -> DesiredState:
+        self._answered = (blob.date_ms, self._clock.monotonic_s())
+        return decode(blob.data, self._key)
 
     def _learn(self, desired: DesiredState) -> DesiredState:
         with self._lock:
@@ -352,6 +319,3 @@ class DesiredStateDocument:
                     self._state_seen_s = self._clock.monotonic_s()
                 self._known = desired
         return desired
-
-    def _note_time(self, blob: Blob) -> None:
-        self._answered = (blob.date_ms, self._clock.monotonic_s())

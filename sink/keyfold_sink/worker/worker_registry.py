@@ -31,15 +31,14 @@ import structlog
 
 from keyfold.errors import (
     AccessDenied,
-    AlreadyExists,
     ConditionUndecided,
     KeyfoldError,
     ObjectNotFound,
     ObjectTooLarge,
-    PreconditionFailed,
 )
 from keyfold.runtime.clock import Clock
-from keyfold.store.api import STORE_TIME_RESOLUTION_MS, Create, ObjectInfo, ObjectStore, Update
+from keyfold.store.api import STORE_TIME_RESOLUTION_MS, ObjectInfo, ObjectStore
+from keyfold.store.cas_document import swap
 from keyfold.store.documents import DOCUMENT_BYTES_MAX
 from keyfold_sink.status import UNKNOWN, WorkerStatus, dump, load_worker
 from keyfold_sink.worker.desired_state import DesiredStateDocument, free_slots, safe_name, take_slot
@@ -162,21 +161,18 @@ class WorkerRegistry:
         key = self._key(status.worker_id)
         for _ in range(_TRIES):
             data = orjson.dumps({"incarnation": self._incarnation, "status": orjson.Fragment(dump(status))})
-            mode = Create() if self._etag is None else Update(self._etag)
-            try:
-                self._etag = self._store.put(self._key(status.worker_id), data, mode).etag
-            except (AlreadyExists, PreconditionFailed):
-                status = self._meet(status)
-            except ObjectNotFound:  # others removed the object while this process was suspended or cut off
-                self._etag = None
-            else:
+            etag = swap(self._store, self._key(status.worker_id), data, self._etag or "")
+            if etag is not None:
+                self._etag = etag
                 return status
+            status = self._meet(status)
         raise ConditionUndecided(key, f"was changed by other processes {_TRIES} times in a row")
 
     def _meet(self, status: WorkerStatus) -> WorkerStatus:
         """Handle a change of this worker's object.
 
-        Either a request of this process took effect and its answer was lost, or another process uses the same id.
+        Either a request of this process took effect and its answer was lost, or others removed the object while this
+        process was suspended or cut off, or another process uses the same id.
         """
         try:
             blob = self._store.get(self._key(self.worker_id), DOCUMENT_BYTES_MAX)

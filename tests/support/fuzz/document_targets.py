@@ -35,7 +35,7 @@ from keyfold.runtime.clock import ManualClock
 from keyfold.runtime.retry import RetryPolicy
 from keyfold.spark.source.offsets import StreamOffset
 from keyfold.store.api import Create
-from keyfold.store.cas_document import SwappedObject
+from keyfold.store.cas_document import CasDocument
 from keyfold.store.documents import DocumentUnreadable, load_json
 from keyfold.store.memory import MemoryStore
 from keyfold_replicator.state.states import PartitionState, SyncState
@@ -69,7 +69,7 @@ def _store(key: str, data: bytes) -> MemoryStore:
 
 
 def _swapped(data: bytes) -> tuple[Any, int]:
-    found = SwappedObject(_store("r.json", data), "r.json", ManualClock(), Random(1)).read()
+    found = CasDocument(_store("r.json", data), "r.json", ManualClock(), Random(1)).read()
     return found.body, found.version
 
 

@@ -24,7 +24,7 @@ from keyfold.restore.window import Window, WindowDamaged
 from keyfold.runtime.clock import ManualClock
 from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.api import Create
-from keyfold.store.cas_document import SwappedObject
+from keyfold.store.cas_document import CasDocument
 from keyfold.store.documents import DOCUMENT_BYTES_MAX, DocumentUnreadable, load_json
 from keyfold.store.memory import MemoryStore
 from keyfold_replicator.state.states import PartitionState, SyncState
@@ -71,7 +71,7 @@ def test_markers_of_first_copies_are_refused(data: bytes) -> None:
 @pytest.mark.parametrize("data", DOCUMENTS, ids=range(len(DOCUMENTS)))
 def test_documents_of_replicas_are_refused_by_name(data: bytes) -> None:
     with pytest.raises((DocumentUnreadable, ObjectTooLarge)):
-        SwappedObject(store_with("r.json", data), "r.json", ManualClock(), Random(1)).read()
+        CasDocument(store_with("r.json", data), "r.json", ManualClock(), Random(1)).read()
     assert report_of(data, "topics") is None
     with pytest.raises(DocumentUnreadable):
         enablement_of(_body(data), "_replica.json")

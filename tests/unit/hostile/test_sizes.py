@@ -19,7 +19,7 @@ from keyfold.restore.lease import Lease
 from keyfold.runtime.clock import ManualClock
 from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.api import Blob, Create, require_size
-from keyfold.store.cas_document import SwappedObject
+from keyfold.store.cas_document import CasDocument
 from keyfold.store.memory import MemoryStore
 from keyfold.store.pacing import Pacer
 from keyfold.store.s3 import S3Store
@@ -66,7 +66,7 @@ READERS: dict[str, tuple[Callable[[MemoryStore], object], type[KeyfoldError]]] =
     "kept schema": (lambda store: KeptSchemas(store, "topics").text(7), SchemaUnusable),
     "kept schema of a sink": (keep, SchemaConflict),
     "orders": (lambda store: DesiredStateDocument(store, "s/", ManualClock(), Random(1)).refresh(), ObjectTooLarge),
-    "registration": (lambda store: SwappedObject(store, "r", ManualClock(), Random(1)).read(), ObjectTooLarge),
+    "registration": (lambda store: CasDocument(store, "r", ManualClock(), Random(1)).read(), ObjectTooLarge),
     "lease": (
         lambda store: Lease(store, "l", holder="h", clock=ManualClock(), random=Random(1)).take(), ObjectTooLarge
     ),
