@@ -63,7 +63,7 @@ def run(
     from keyfold.runtime.event_log import configure
     from keyfold.runtime.health import Vitals
     from keyfold.runtime.signals import stop_or_end_on_signals
-    from keyfold.store.wrappers.observation import HeardStore
+    from keyfold.store.wrappers.observation import ObservedStore
     from keyfold_compactor.job import Job, RunSelection
     from keyfold_compactor.options import CompactOptions
     from keyfold_compactor.report.liveness import LivenessObserver, LivenessProgress, quiet_max_s, with_liveness
@@ -86,7 +86,7 @@ def run(
         job = Job(
             options,
             RunSelection(topic, partition, force, collect_orphans),
-            HeardStore(options.location().open(), vitals),
+            ObservedStore(options.location().open(), vitals),
             keeper,
             clock=world.clock,
             random=Random(world.random.getrandbits(64)),

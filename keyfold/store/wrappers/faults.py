@@ -27,19 +27,8 @@ from typing import Final, TypeVar
 
 from keyfold.errors import ConditionUndecided, StoreError, StoreUnavailable, UploadLost
 from keyfold.runtime.buffers import Bytes
-from keyfold.store.api import (
-    Blob,
-    CopyingStore,
-    ObjectInfo,
-    ObjectStore,
-    PutMode,
-    PutResult,
-    ResumedUpload,
-    ResumingStore,
-    ServerCopy,
-    Upload,
-    UploadInfo,
-)
+from keyfold.store.api import ObjectStore, PutMode, PutResult, ResumedUpload, Upload
+from keyfold.store.wrappers.base import FullStoreWrapper, UploadWrapper
 
 T = TypeVar("T")
 
@@ -173,7 +162,7 @@ class _Plan:
         self.left = self.fault.times
 
 
-class FaultyStore:
+class FaultyStore(FullStoreWrapper):
     """An `ObjectStore` that delegates calls to `inner`, except for those that fail according to the plan.
 
     `on_call`, if given, runs before each call: a test can let another process act in between.
@@ -187,7 +176,7 @@ class FaultyStore:
         chaos: Chaos | None = None,
         on_call: Callable[[Call], None] | None = None,
     ) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.calls: list[Call] = []
         self.landed: list[Landed] = []
         self.crashed = False
@@ -197,11 +186,6 @@ class FaultyStore:
         self._chaos = chaos
         self._held: list[_Held] = []
         self._lock = threading.Lock()
-
-    @property
-    def url(self) -> str:
-        """URL of the inner store."""
-        return self.inner.url
 
     @property
     def held(self) -> Sequence[Call]:
@@ -218,69 +202,24 @@ class FaultyStore:
         """Let all held requests land now, in the order of sending."""
         return self._land(lambda _held: True)
 
-    def get(self, key: str, max_bytes: int | None = None) -> Blob:
-        """See `ObjectStore.get`."""
-        return self.perform("get", key, lambda: self.inner.get(key, max_bytes))
-
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        """See `ObjectStore.get_range`."""
-        return self.perform("get_range", key, lambda: self.inner.get_range(key, start, length))
-
-    def head(self, key: str) -> ObjectInfo:
-        """See `ObjectStore.head`."""
-        return self.perform("head", key, lambda: self.inner.head(key))
-
     def put(self, key: str, data: Bytes, mode: PutMode) -> PutResult:
-        """See `ObjectStore.put`."""
-        copy = bytes(data)
-        return self.perform("put", key, lambda: self.inner.put(key, copy, mode), mode)
+        """See `ObjectStore.put`. A request in flight keeps its bytes."""
+        return super().put(key, bytes(data), mode)
 
-    def start_upload(self, key: str) -> FaultyUpload:
-        """See `ObjectStore.start_upload`."""
-        return FaultyUpload(self, key, self.perform("start_upload", key, lambda: self.inner.start_upload(key)))
+    def wrapped_upload(self, key: str, upload: Upload) -> FaultyUpload:
+        """See `StoreWrapper.wrapped_upload`."""
+        return FaultyUpload(self, key, upload)
 
-    def resume_upload(self, key: str) -> FaultyResumedUpload | None:
-        """See `ResumingStore.resume_upload`."""
-        inner = self.inner
-        if not isinstance(inner, ResumingStore):
-            return None
-        begun = self.perform("resume_upload", key, lambda: inner.resume_upload(key))
-        return None if begun is None else FaultyResumedUpload(self, key, begun)
+    def wrapped_resumed_upload(self, key: str, upload: ResumedUpload) -> FaultyResumedUpload:
+        """See `FullStoreWrapper.wrapped_resumed_upload`."""
+        return FaultyResumedUpload(self, key, upload)
 
-    def copies_from(self, source: ObjectStore) -> bool:
-        """See `CopyingStore.copies_from`."""
-        return isinstance(self.inner, CopyingStore) and self.inner.copies_from(source)
-
-    def start_copy(self, source: ObjectStore, source_key: str, key: str, size_bytes: int) -> ServerCopy | None:
-        """See `CopyingStore.start_copy`."""
-        inner = self.inner
-        if not isinstance(inner, CopyingStore):
-            return None
-        copied = self.perform("start_copy", key, lambda: inner.start_copy(source, source_key, key, size_bytes))
-        return None if copied is None else FaultyCopy(self, key, copied)
-
-    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
-        """See `ObjectStore.list`; one call, made immediately."""
-        return iter(self.perform("list", prefix, lambda: tuple(self.inner.list(prefix, start_after=start_after))))
-
-    def list_folders(self, prefix: str) -> Iterator[str]:
-        """See `ObjectStore.list_folders`; one call, made immediately."""
-        return iter(self.perform("list_folders", prefix, lambda: tuple(self.inner.list_folders(prefix))))
-
-    def delete(self, key: str) -> None:
-        """See `ObjectStore.delete`."""
-        self.perform("delete", key, lambda: self.inner.delete(key))
-
-    def list_uploads(self, prefix: str) -> Iterator[UploadInfo]:
-        """See `ObjectStore.list_uploads`; one call, made immediately."""
-        return iter(self.perform("list_uploads", prefix, lambda: tuple(self.inner.list_uploads(prefix))))
-
-    def abort_upload(self, key: str, upload_id: str) -> None:
-        """See `ObjectStore.abort_upload`."""
-        self.perform("abort_upload", key, lambda: self.inner.abort_upload(key, upload_id))
+    def listing(self, operation: str, prefix: str, rows: Callable[[], Iterator[T]]) -> Iterator[T]:
+        """See `StoreWrapper.listing`. A listing is one call, made immediately."""
+        return iter(self.perform(operation, prefix, lambda: tuple(rows())))
 
     def perform(self, operation: str, key: str, send: Callable[[], T], mode: PutMode | None = None) -> T:
-        """Number and list one call, and let it succeed or fail as planned (also for `FaultyUpload`)."""
+        """Number and list one call, and let it succeed or fail as planned."""
         with self._lock:
             if self.crashed:
                 raise SimulatedCrash(f"{self._died_of}; dead since then, so no {operation} {key}")
@@ -337,13 +276,11 @@ class FaultyStore:
         return landed
 
 
-class FaultyUpload:
+class FaultyUpload(UploadWrapper):
     """An upload of a `FaultyStore`; its calls are numbered and fail like the store's own."""
 
     def __init__(self, store: FaultyStore, key: str, inner: Upload) -> None:
-        self._store = store
-        self._inner = inner
-        self._key = key
+        super().__init__(store, key, inner)
         self._landed: bytes | None = None
 
     def write(self, part: Bytes) -> None:
@@ -361,14 +298,6 @@ class FaultyUpload:
         self._store.perform("upload.write", self._key, send)
         self._landed = None
 
-    def complete(self) -> PutResult:
-        """See `Upload.complete`."""
-        return self._store.perform("upload.complete", self._key, self._inner.complete)
-
-    def abort(self) -> None:
-        """See `Upload.abort`."""
-        self._store.perform("upload.abort", self._key, self._inner.abort)
-
 
 class FaultyResumedUpload(FaultyUpload):
     """A resumed upload. Kept parts were sent earlier and cannot fail."""
@@ -380,25 +309,3 @@ class FaultyResumedUpload(FaultyUpload):
     def keep(self, part: Bytes) -> bool:
         """See `ResumedUpload.keep`."""
         return self._landed is None and self._resumed.keep(part)
-
-
-class FaultyCopy:
-    """A copy inside the store; its calls are numbered and fail as an upload's do."""
-
-    def __init__(self, store: FaultyStore, key: str, inner: ServerCopy) -> None:
-        self._store = store
-        self._inner = inner
-        self._key = key
-
-    @property
-    def sha256(self) -> bytes:
-        """See `ServerCopy.sha256`."""
-        return self._inner.sha256
-
-    def complete(self) -> PutResult:
-        """See `Upload.complete`."""
-        return self._store.perform("upload.complete", self._key, self._inner.complete)
-
-    def abort(self) -> None:
-        """See `Upload.abort`."""
-        self._store.perform("upload.abort", self._key, self._inner.abort)

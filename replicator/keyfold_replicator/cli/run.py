@@ -66,7 +66,7 @@ def run(
     from keyfold.runtime.event_log import configure
     from keyfold.runtime.health import Vitals
     from keyfold.runtime.signals import stop_or_end_on_signals
-    from keyfold.store.wrappers.observation import HeardStore
+    from keyfold.store.wrappers.observation import ObservedStore
     from keyfold_replicator.rounds.service import Replication, RoundSelection, quiet_max_s
 
     if not once and (topic is not None or partition is not None):
@@ -78,7 +78,7 @@ def run(
     context = context_of(ctx, options.settings, pacer, options.allowed_credentials)
     stop = stop_or_end_on_signals()
     vitals = Vitals(world_of(ctx).clock, quiet_max_s(options.settings), stop.is_set)
-    ours = replace(ours, store=HeardStore(ours.store, vitals))
+    ours = replace(ours, store=ObservedStore(ours.store, vitals))
     registry = registry_of(ctx, ours)
     for name in names:
         registry.load(name)  # raises if the replica is not registered; the loop would wait for it

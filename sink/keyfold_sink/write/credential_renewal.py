@@ -21,15 +21,17 @@ import structlog
 
 from keyfold.config.config_file import resolve
 from keyfold.errors import AccessDenied, ConfigError, StoreUnavailable
-from keyfold.runtime.buffers import Bytes
 from keyfold.runtime.clock import Clock
-from keyfold.store.api import Blob, ObjectInfo, ObjectStore, PutMode, PutResult, Upload, UploadInfo
+from keyfold.store.api import ObjectStore, PutMode
 from keyfold.store.s3 import S3Location
+from keyfold.store.wrappers.base import StoreWrapper
 from keyfold_sink.config.options import SinkOptions
 
 T = TypeVar("T")
 
 RENEW_EVERY_S: Final = 10.0
+# A sink works without the right to delete, so a refusal of these is raised as it is.
+_AS_REFUSED: Final = frozenset({"delete", "abort_upload", "upload.abort"})
 _KEY_ID: Final = "aws.access.key.id"
 _SECRET: Final = "aws.secret.access.key"  # noqa: S105 - the key's name
 
@@ -60,12 +62,13 @@ def location_now(options: SinkOptions, environ: Mapping[str, str] | None = None)
     )
 
 
-class RenewingStore:
+class RenewingStore(StoreWrapper):
     """An `ObjectStore` wrapper that looks for new credentials when the store refuses a request. Thread-safe."""
 
     def __init__(self, inner: Renewable, location: Callable[[], S3Location], clock: Clock, *, waits: bool) -> None:
+        super().__init__(inner)
         self.waits = waits
-        self._inner = inner
+        self._renewable = inner
         self._location = location
         self._clock = clock
         self._lock = threading.Lock()
@@ -73,50 +76,20 @@ class RenewingStore:
         self._renewed_s: float | None = None
         self._events = structlog.get_logger("keyfold.sink")
 
-    @property
-    def url(self) -> str:
-        """The inner store's URL."""
-        return self._inner.url
+    def perform(self, operation: str, key: str, send: Callable[[], T], mode: PutMode | None = None) -> T:
+        """See `StoreWrapper.perform`. An upload may continue with other credentials than it began with."""
+        if operation in _AS_REFUSED:
+            return super().perform(operation, key, send, mode)
+        return self.ask(lambda: super(RenewingStore, self).perform(operation, key, send, mode))
 
-    def get(self, key: str, max_bytes: int | None = None) -> Blob:
-        """See `ObjectStore.get`."""
-        return self.ask(lambda: self._inner.get(key, max_bytes))
-
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        """See `ObjectStore.get_range`."""
-        return self.ask(lambda: self._inner.get_range(key, start, length))
-
-    def head(self, key: str) -> ObjectInfo:
-        """See `ObjectStore.head`."""
-        return self.ask(lambda: self._inner.head(key))
-
-    def put(self, key: str, data: Bytes, mode: PutMode) -> PutResult:
-        """See `ObjectStore.put`."""
-        return self.ask(lambda: self._inner.put(key, data, mode))
-
-    def start_upload(self, key: str) -> Upload:
-        """See `ObjectStore.start_upload`."""
-        return _Upload(self, self.ask(lambda: self._inner.start_upload(key)))
-
-    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
-        """See `ObjectStore.list`. A listing that is refused in its middle is not restarted here."""
-        return self._listed(lambda: self._inner.list(prefix, start_after=start_after))
-
-    def list_folders(self, prefix: str) -> Iterator[str]:
-        """See `ObjectStore.list_folders`; refusals as with `list`."""
-        return self._listed(lambda: self._inner.list_folders(prefix))
-
-    def list_uploads(self, prefix: str) -> Iterator[UploadInfo]:
-        """See `ObjectStore.list_uploads`; refusals as with `list`."""
-        return self._listed(lambda: self._inner.list_uploads(prefix))
-
-    def delete(self, key: str) -> None:
-        """See `ObjectStore.delete`. A sink works without the right to delete, so a refusal is raised as it is."""
-        self._inner.delete(key)
-
-    def abort_upload(self, key: str, upload_id: str) -> None:
-        """See `ObjectStore.abort_upload`; refusals as with `delete`."""
-        self._inner.abort_upload(key, upload_id)
+    def listing(self, operation: str, prefix: str, rows: Callable[[], Iterator[T]]) -> Iterator[T]:
+        """See `StoreWrapper.listing`. A listing that is refused in its middle is not restarted here."""
+        renewals = self._renewals
+        try:
+            yield from super().listing(operation, prefix, rows)
+        except AccessDenied as error:
+            self._renew(renewals)
+            raise self._refusal(error) from error
 
     def ask(self, call: Callable[[], T]) -> T:
         """Make a call. If it is refused, make it once more with renewed credentials, if a renewal is due."""
@@ -133,14 +106,6 @@ class RenewingStore:
         """Look up credentials again now, also without a refusal."""
         with self._lock:
             self._look_up()
-
-    def _listed(self, pages: Callable[[], Iterator[T]]) -> Iterator[T]:
-        renewals = self._renewals
-        try:
-            yield from pages()
-        except AccessDenied as error:
-            self._renew(renewals)
-            raise self._refusal(error) from error
 
     def _refusal(self, error: AccessDenied) -> Exception:
         if not self.waits:
@@ -163,30 +128,10 @@ class RenewingStore:
         self._renewed_s = self._clock.monotonic_s()
         self._events.info("renewing the store's credentials")
         try:
-            self._inner.renew(self._location())
+            self._renewable.renew(self._location())
         except ConfigError as error:  # a profile that is being replaced
             self._events.warning("no new credentials found", error=str(error))
         self._renewals += 1
-
-
-class _Upload:
-    """An upload of a `RenewingStore`; it may continue with other credentials than it began with."""
-
-    def __init__(self, store: RenewingStore, inner: Upload) -> None:
-        self._store = store
-        self._inner = inner
-
-    def write(self, part: Bytes) -> None:
-        """See `Upload.write`."""
-        self._store.ask(lambda: self._inner.write(part))
-
-    def complete(self) -> PutResult:
-        """See `Upload.complete`."""
-        return self._store.ask(self._inner.complete)
-
-    def abort(self) -> None:
-        """See `Upload.abort`."""
-        self._inner.abort()
 
 
 def is_refusal(error: object) -> bool:

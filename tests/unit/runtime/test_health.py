@@ -20,7 +20,7 @@ from keyfold.runtime.metrics_server import serving
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind
-from keyfold.store.wrappers.observation import HeardStore
+from keyfold.store.wrappers.observation import ObservedStore
 from tests.support.proof import wait_for
 
 QUIET_MAX_S = 100.0
@@ -149,7 +149,7 @@ class Heard:
 def test_every_call_is_heard_and_does_what_it_does(clock: ManualClock) -> None:
     heard = Heard()
     inner = MemoryStore(clock=clock)
-    store = HeardStore(inner, heard)
+    store = ObservedStore(inner, heard)
     assert store.url == inner.url
     store.put("a/b", b"12345", Create())
     assert heard.said == ["answered"]
@@ -175,7 +175,7 @@ def test_a_refusal_is_an_answer(error: type[ObjectNotFound | AccessDenied]) -> N
 
     heard = Heard()
     with pytest.raises(error):
-        HeardStore(Refusing(), heard).head("a")
+        ObservedStore(Refusing(), heard).head("a")
     assert heard.said == ["answered"]
 
 
@@ -184,7 +184,7 @@ def test_no_answer_is_heard_also_in_the_middle_of_a_listing(clock: ManualClock) 
     inner.put("a", b"", Create())
     faulty = FaultyStore(inner, [Fault(lambda _: True, Kind.UNAVAILABLE, times=10**9)])
     heard = Heard()
-    store = HeardStore(faulty, heard)
+    store = ObservedStore(faulty, heard)
     with pytest.raises(StoreUnavailable):
         store.get("a")
     with pytest.raises(StoreUnavailable):
@@ -200,7 +200,7 @@ def test_a_bucket_that_is_not_there_does_not_answer() -> None:
 
     heard = Heard()
     with pytest.raises(BucketMissing):
-        HeardStore(Missing(), heard).get("a")
+        ObservedStore(Missing(), heard).get("a")
     assert heard.said == ["`a`: no such bucket"]
 
 

@@ -17,7 +17,7 @@ from keyfold.runtime.health import AWAY_S, Vitals
 from keyfold.store.api import Create, ObjectStore, PutMode, PutResult
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind
-from keyfold.store.wrappers.observation import HeardStore
+from keyfold.store.wrappers.observation import ObservedStore
 from keyfold_compactor.execute.executor import Executor
 from keyfold_compactor.execute.local import LocalExecutor
 from keyfold_compactor.job import Job, RunSelection
@@ -119,7 +119,7 @@ class World:
         inner, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
         faulty = FaultyStore(inner, [Fault(self._is_away, Kind.UNAVAILABLE, times=10**9)])
         self.vitals = Vitals(clock, quiet_max_s(options()), stop.is_set)
-        self.store: ObjectStore = HeardStore(faulty, self.vitals)
+        self.store: ObjectStore = ObservedStore(faulty, self.vitals)
         self.job = Job(
             options(),
             RunSelection(),
