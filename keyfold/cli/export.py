@@ -156,14 +156,14 @@ def _json_lines(done: Sequence[ExportedPartition]) -> Iterator[str]:
 def _lines(done: Sequence[ExportedPartition], url: str) -> Iterator[str]:
 
     for each in done:
-        pinned, misfits = each.pinned, each.misfits
+        pinned, mismatches = each.pinned, each.mismatches
         size = size_text(sum(file.staged.size_bytes for file in each.files))
         files = f"{len(each.files)} file{'' if len(each.files) == 1 else 's'}"
-        rest = [f"{misfits.skipped:,} skipped"] if misfits.skipped else []
-        rest += [f"{misfits.nulled:,} made null"] if misfits.nulled else []
+        rest = [f"{mismatches.skipped:,} skipped"] if mismatches.skipped else []
+        rest += [f"{mismatches.nulled:,} made null"] if mismatches.nulled else []
         version = f"offsets [{pinned.start}, {pinned.end}) of version {pinned.manifest.version}"
         yield f"{pinned.place}: {', '.join([f'{each.rows:,} rows in {files}, {size}', *rest])}; {version}"
-        yield from (f"  {example}" for example in misfits.examples)
+        yield from (f"  {example}" for example in mismatches.examples)
     yield f"exported {sum(each.rows for each in done):,} rows to {url}"
 
 

@@ -32,18 +32,18 @@ class Printer:
         """Take `formats` from the options: `key_format` and `value_format`."""
         from keyfold.formats.decoder import Decoder
         from keyfold.formats.format import Part
-        from keyfold.formats.schema_archive import KeptSchemas
+        from keyfold.formats.schema_archive import SchemaArchive
 
         self._topic = topic
         self._typed = [part for part in Part if formats[f"{part.value}_format"] != "bytes"]
         self._decoder = Decoder(
             key_format=formats["key_format"],
             value_format=formats["value_format"],
-            schemas=KeptSchemas(store, topics_dir),
+            schemas=SchemaArchive(store, topics_dir),
         )
 
     def json(self, partition: int, record: Record) -> str:
-        """Return a record as one JSON object. Raise `RecordMisfit` if its key or value cannot be decoded."""
+        """Return a record as one JSON object. Raise `RecordFormatMismatch` if its key or value cannot be decoded."""
         from keyfold.cli import show
 
         row = show.record_json(self._topic, partition, record)
@@ -52,7 +52,7 @@ class Printer:
         return show.dumps(row)
 
     def line(self, partition: int, record: Record) -> str:
-        """Return a record as one line for people, with decoded keys and values as JSON. Raise `RecordMisfit`."""
+        """Return a record as one line of text, with decoded keys and values as JSON. Raise `RecordFormatMismatch`."""
         from dataclasses import replace
 
         from keyfold.cli import show
@@ -65,16 +65,16 @@ class Printer:
         return show.record_line(self._topic, partition, replace(record, **found))
 
     def _plain(self, partition: int, record: Record, part: Part) -> Any:
-        from keyfold.formats.format_mismatch import Misfit, misfit_at
+        from keyfold.formats.format_mismatch import FormatMismatch, mismatch_at
 
         try:
             try:
                 return plain(self._decoder.decode(part, getattr(record, part.value), record.headers))
             except RecursionError as error:
-                raise Misfit("is nested too deeply") from error
-        except Misfit as misfit:
+                raise FormatMismatch("is nested too deeply") from error
+        except FormatMismatch as mismatch:
             hint = f"use --{part.value}-format bytes to print it undecoded"
-            raise misfit_at(self._topic, partition, record.offset, part, misfit, hint=hint) from misfit
+            raise mismatch_at(self._topic, partition, record.offset, part, mismatch, hint=hint) from mismatch
 
 
 def plain(value: Any) -> Any:

@@ -22,7 +22,7 @@ from keyfold.export.request import OnError
 from keyfold.formats.column_width import in_parts
 from keyfold.formats.columns import BadRows, Column
 from keyfold.formats.format import Part
-from keyfold.formats.format_mismatch import misfit_at
+from keyfold.formats.format_mismatch import mismatch_at
 from keyfold.log.names import Place
 
 _EXAMPLES: Final = 5
@@ -31,7 +31,7 @@ HEADERS: Final = pa.list_(pa.struct([pa.field("name", pa.string(), nullable=Fals
 
 
 @dataclass(slots=True)
-class Misfits:
+class FormatMismatches:
     """Values of a partition that did not fit: numbers of skipped records and of values set to null, and examples."""
 
     skipped: int = 0
@@ -63,21 +63,21 @@ class Rows:
             ]
         )
 
-    def tables(self, place: Place, batch: pa.RecordBatch, misfits: Misfits) -> Iterator[pa.Table]:
-        """Yield the rows of some records, in one table unless they are too wide. Counts into `misfits`.
+    def tables(self, place: Place, batch: pa.RecordBatch, mismatches: FormatMismatches) -> Iterator[pa.Table]:
+        """Yield the rows of some records, in one table unless they are too wide. Counts into `mismatches`.
 
-        Raises `RecordMisfit` for the first record that does not fit.
+        Raises `RecordFormatMismatch` for the first record that does not fit.
         """
-        return in_parts(batch, lambda part: self._table(place, part, misfits))
+        return in_parts(batch, lambda part: self._table(place, part, mismatches))
 
-    def _table(self, place: Place, batch: pa.RecordBatch, misfits: Misfits) -> pa.Table:
+    def _table(self, place: Place, batch: pa.RecordBatch, mismatches: FormatMismatches) -> pa.Table:
         decoded = {
             part: column.decode(batch.column(part.value), batch.column("headers"))
             for part, column in self._columns.items()
         }
-        bad = {part: found.misfits for part, found in decoded.items() if found.misfits}
+        bad = {part: found.mismatches for part, found in decoded.items() if found.mismatches}
         if bad:
-            self._judge(place, batch.column("offset"), bad, misfits)
+            self._judge(place, batch.column("offset"), bad, mismatches)
         made: dict[str, Any] = {name: batch.column(name) for name in batch.schema.names}
         made |= {part.value: found.array for part, found in decoded.items()}
         made["partition"] = pa.repeat(pa.scalar(place.partition, pa.int32()), len(batch))
@@ -87,19 +87,19 @@ class Rows:
         table = pa.Table.from_arrays(arrays, schema=self.schema)
         return table.filter(_others(bad.values(), len(batch))) if bad and self._on_error is OnError.SKIP else table
 
-    def _judge(self, place: Place, offsets: pa.Array, bad: dict[Part, BadRows], misfits: Misfits) -> None:
-        found = sorted(((row, part, misfit) for part, rows in bad.items() for row, misfit in rows), key=_by_row)
+    def _judge(self, place: Place, offsets: pa.Array, bad: dict[Part, BadRows], mismatches: FormatMismatches) -> None:
+        found = sorted(((row, part, mismatch) for part, rows in bad.items() for row, mismatch in rows), key=_by_row)
         errors = (
-            misfit_at(place.topic, place.partition, offsets[row].as_py(), part, misfit, hint=_HINT)
-            for row, part, misfit in found
+            mismatch_at(place.topic, place.partition, offsets[row].as_py(), part, mismatch, hint=_HINT)
+            for row, part, mismatch in found
         )
         if self._on_error is OnError.FAIL:
             raise next(errors)
-        misfits.examples += [error.message for error in islice(errors, _EXAMPLES - len(misfits.examples))]
+        mismatches.examples += [error.message for error in islice(errors, _EXAMPLES - len(mismatches.examples))]
         if self._on_error is OnError.SKIP:
-            misfits.skipped += len({row for row, _, _ in found})
+            mismatches.skipped += len({row for row, _, _ in found})
         else:
-            misfits.nulled += len(found)
+            mismatches.nulled += len(found)
 
 
 def _by_row(found: tuple[int, Part, Any]) -> int:
@@ -113,8 +113,8 @@ def _as(array: Any, kind: pa.DataType) -> Any:
 def _errors(bad: Iterable[tuple[int, Any]], size: int) -> pa.Array:
     """Return the error of each row, null for none."""
     texts: list[str | None] = [None] * size
-    for row, misfit in bad:
-        texts[row] = misfit.message
+    for row, mismatch in bad:
+        texts[row] = mismatch.message
     return pa.array(texts, pa.string())
 
 

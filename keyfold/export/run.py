@@ -16,14 +16,14 @@ from typing import Any, Final, Self, TypeVar
 
 from keyfold.export.files import PartitionFiles
 from keyfold.export.request import Request
-from keyfold.export.rows import Misfits, Rows
+from keyfold.export.rows import FormatMismatches, Rows
 from keyfold.export.source import Moved, Pin, batches, lost, pin
 from keyfold.export.summary import ExportedPartition, about, footer, summary_text
 from keyfold.export.target import StagedFile, Target, claim_text, part_name
 from keyfold.formats.avro_schema import Type
 from keyfold.formats.column_type import Survey, column_for, survey_for, surveyed_type
 from keyfold.formats.format import Part
-from keyfold.formats.schema_archive import KeptSchemas
+from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.read.log import Log
 from keyfold.runtime.clock import Clock
 
@@ -48,10 +48,10 @@ def new_run(random: Random) -> str:
 def export(
     log: Log, target: Target, request: Request, *, run: str, clock: Clock, progress: Progress = lambda _: None
 ) -> list[ExportedPartition]:
-    """Export a topic, and publish it in `target`. Says what was exported, partition by partition.
+    """Export a topic, publish it in `target`, and return what was exported, by partition.
 
-    Raises `ConfigError` where the target cannot be had or a reader's schema is needed, `RecordMisfit` where a record
-    does not fit, `SnapshotLost`, and what reading a log raises. Nothing is published then.
+    Raise `ConfigError` if the target cannot be used or a reader's schema is needed, `RecordFormatMismatch` if a record
+    does not fit, `SnapshotLost`, and what reading a log raises. Then nothing is published.
     """
     whole = about(log.topic, run, request)
     target.claim(claim_text({**whole, "began_at": clock.now_ms()}), overwrite=request.overwrite)
@@ -79,7 +79,7 @@ class _Work:
         self._request = request
         self._run = run
         self._progress = progress
-        self._schemas = KeptSchemas(log.store, log.topics_dir)
+        self._schemas = SchemaArchive(log.store, log.topics_dir)
         self._pool = ThreadPoolExecutor(request.parallel, thread_name_prefix="export")
         self._stop = Event()
         self._files: list[PartitionFiles] = []
@@ -164,14 +164,14 @@ class _Work:
     def _partition(self, rows: Rows, pinned: Pin, *, alone: bool) -> ExportedPartition:
         """Write one partition; where it is begun again alone, from the version of then."""
         for _ in range(TRIES):
-            files, misfits = self._new_files(rows, pinned), Misfits()
+            files, mismatches = self._new_files(rows, pinned), FormatMismatches()
             try:
                 for batch in batches(self._log, pinned, self._request):
                     self._check_stop()
-                    for table in rows.tables(pinned.place, batch, misfits):
+                    for table in rows.tables(pinned.place, batch, mismatches):
                         files.write(table)
                     self._progress(len(batch))
-                return ExportedPartition(pinned, tuple(files.finish()), misfits)
+                return ExportedPartition(pinned, tuple(files.finish()), mismatches)
             except Moved:
                 if not alone:
                     raise

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from keyfold.export.files import WrittenFile
 from keyfold.export.request import Request
-from keyfold.export.rows import Misfits
+from keyfold.export.rows import FormatMismatches
 from keyfold.export.source import Pin
 
 FORMAT: Final = 1
@@ -23,7 +23,7 @@ class ExportedPartition:
 
     pinned: Pin
     files: tuple[WrittenFile, ...]
-    misfits: Misfits
+    mismatches: FormatMismatches
 
     @property
     def rows(self) -> int:
@@ -41,9 +41,9 @@ class ExportedPartition:
             "from_offset": self.pinned.start,
             "to_offset": self.pinned.end,
             "rows": self.rows,
-            "skipped": self.misfits.skipped,
-            "nulled": self.misfits.nulled,
-            "misfits": self.misfits.examples,
+            "skipped": self.mismatches.skipped,
+            "nulled": self.mismatches.nulled,
+            "misfits": self.mismatches.examples,
             "files": [
                 {
                     "name": file.staged.name,

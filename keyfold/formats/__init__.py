@@ -2,8 +2,8 @@
 
     Format          bytes, string, json, avro
     Decoder         one record's key or value, as Python values            keyfold.formats.decoder
-    KeptSchemas     the writer schemas beside the log                      keyfold.formats.schema_archive
+    SchemaArchive   the writer schemas beside the log                      keyfold.formats.schema_archive
     Column          many keys or values as one Arrow array of one type     keyfold.formats.columns
 
-A key or value that is not of its format is a `Misfit`; who reads the log says where it is.
+A key or value that is not of its format is a `FormatMismatch`; who reads the log says where it is.
 """

@@ -19,10 +19,10 @@ from keyfold.formats.arrow_types import NoArrowType
 from keyfold.formats.avro_schema import NotAvro, Primitive, Type, avro_type
 from keyfold.formats.columns import AvroColumn, BytesColumn, Column, JsonColumn, StringColumn
 from keyfold.formats.format import Format, Part
-from keyfold.formats.format_mismatch import Misfit, SchemaKey
+from keyfold.formats.format_mismatch import FormatMismatch, SchemaKey
 from keyfold.formats.framed_columns import find_frames, named_headers
 from keyfold.formats.json_type import Shape
-from keyfold.formats.schema_archive import KeptSchemas
+from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.formats.values import JsonValues
 
 
@@ -60,7 +60,7 @@ class JsonSurvey:
             if raw is not None:
                 try:
                     envelope, document = self._values.opened(raw)
-                except Misfit:
+                except FormatMismatch:
                     continue  # it is said when it is decoded
                 if envelope is None or envelope.type is None:
                     self.shape.add(document)
@@ -77,7 +77,7 @@ def survey_for(part: Part, kind: Format, reader: Type | None) -> Survey | None:
     return JsonSurvey() if kind is Format.JSON else None
 
 
-def surveyed_type(surveys: Iterable[Survey], schemas: KeptSchemas, part: Part) -> Type:
+def surveyed_type(surveys: Iterable[Survey], schemas: SchemaArchive, part: Part) -> Type:
     """The type for all the data that was looked at. Raises `ConfigError` where a reader's schema is needed."""
     keys: set[SchemaKey] = set()
     shape: Shape | None = None
@@ -90,7 +90,7 @@ def surveyed_type(surveys: Iterable[Survey], schemas: KeptSchemas, part: Part) -
     return _newest(keys, schemas, part) if shape is None else shape.type(part.value)
 
 
-def _newest(keys: set[SchemaKey], schemas: KeptSchemas, part: Part) -> Type:
+def _newest(keys: set[SchemaKey], schemas: SchemaArchive, part: Part) -> Type:
     if not keys:
         return Primitive("bytes")
     if len(keys) > 1 and any(isinstance(key, str) for key in keys):
@@ -100,7 +100,7 @@ def _newest(keys: set[SchemaKey], schemas: KeptSchemas, part: Part) -> Type:
     key = max(keys) if len(keys) > 1 else next(iter(keys))
     try:
         return avro_type(schemas.schema(key))
-    except (NotAvro, Misfit) as error:
+    except (NotAvro, FormatMismatch) as error:
         raise needed(part, f"the newest schema of the {part.value}s, {key}, cannot be used: {error}") from error
 
 
@@ -110,7 +110,7 @@ def needed(part: Part, message: str) -> ConfigError:
     return ConfigError(option, message, hint=f"set a reader schema with {option} FILE")
 
 
-def column_for(part: Part, kind: Format, schemas: KeptSchemas, reader: Type | None) -> Column:
+def column_for(part: Part, kind: Format, schemas: SchemaArchive, reader: Type | None) -> Column:
     """The column of a format; `reader` is the type of Avro's and JSON's. Raises `ConfigError`."""
     if kind is Format.BYTES:
         return BytesColumn()

@@ -1,6 +1,6 @@
 """Many keys or values as one Arrow array.
 
-A row that does not fit is null in the array and named in `misfits`: who reads the log decides what becomes of it.
+A row that does not fit is null in the array and named in `mismatches`: who reads the log decides what becomes of it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from keyfold.formats.avro_schema import Type, has_decimals
 from keyfold.formats.avro_vector import Misplaced, Unsuited, read_arrow
 from keyfold.formats.column_width import ROOM_BYTES, Room, TooWide, measure_of, null_bytes
 from keyfold.formats.format import Part
-from keyfold.formats.format_mismatch import Misfit
+from keyfold.formats.format_mismatch import FormatMismatch
 from keyfold.formats.framed_columns import Frame, Raw, find_frames, named_headers
 from keyfold.formats.json_values import compile_json
-from keyfold.formats.schema_archive import KeptSchemas
+from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.formats.values import JsonValues, WriterReaders, read_whole, text_of
 
-BadRows = list[tuple[int, Misfit]]
+BadRows = list[tuple[int, FormatMismatch]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Decoded:
     """An array of the column's type, and the rows of it that are null because they do not fit, ascending."""
 
     array: pa.Array
-    misfits: BadRows
+    mismatches: BadRows
 
 
 class Column(Protocol):
@@ -90,13 +90,13 @@ class JsonColumn:
         try:
             return None if value is None else self._fit(value)
         except RecursionError as error:
-            raise Misfit("is nested too deeply") from error
+            raise FormatMismatch("is nested too deeply") from error
 
 
 class AvroColumn:
     """Avro in Confluent's framing, for a reader's schema."""
 
-    def __init__(self, part: Part, schemas: KeptSchemas, reader: Type) -> None:
+    def __init__(self, part: Part, schemas: SchemaArchive, reader: Type) -> None:
         """Raises `NoArrowType`."""
         self.type = arrow_type(reader)
         self._header = part.schema_header
@@ -109,26 +109,26 @@ class AvroColumn:
         return _in_room(data, self.type, lambda room: self._decoded(data, headers, room))
 
     def _decoded(self, data: pa.Array, headers: pa.Array | None, room: Room) -> Decoded:
-        frames, misfits = find_frames(data, named_headers(headers, self._header), self._header)
+        frames, mismatches = find_frames(data, named_headers(headers, self._header), self._header)
         pieces: list[Any] = []
         order = np.full(len(data), -1, np.int64)
         for frame in frames:
             try:
                 found = self._group(data, frame, room)
-            except Misfit as misfit:  # the schema is to blame, for all of them
-                misfits += [(row, misfit) for row in frame.rows.tolist()]
+            except FormatMismatch as mismatch:  # the schema is to blame, for all of them
+                mismatches += [(row, mismatch) for row in frame.rows.tolist()]
                 continue
-            misfits += [(int(frame.rows[row]), misfit) for row, misfit in found.misfits]
+            mismatches += [(int(frame.rows[row]), mismatch) for row, mismatch in found.mismatches]
             order[frame.rows] = np.arange(len(frame.rows)) + sum(map(len, pieces))
             pieces.append(found.array)
-        misfits.sort(key=lambda found: found[0])
+        mismatches.sort(key=lambda found: found[0])
         if len(pieces) == 1 and len(pieces[0]) == len(data):
-            return Decoded(pieces[0], misfits)
+            return Decoded(pieces[0], mismatches)
         joined = pa.concat_arrays(pieces) if pieces else pa.array([], self.type)
-        return Decoded(joined.take(pa.array(order, mask=order < 0)), misfits)
+        return Decoded(joined.take(pa.array(order, mask=order < 0)), mismatches)
 
     def _group(self, data: pa.Array, frame: Frame, room: Room) -> Decoded:
-        """The values of one writer schema. Raises `Misfit` where the schema cannot be had, and `TooWide`."""
+        """The values of one writer schema. Raises `FormatMismatch` where the schema cannot be had, and `TooWide`."""
         action = self._readers.action(frame.key)
         bytes_of = Raw.of(data)
         starts, ends = bytes_of.bounds[:-1][frame.rows] + frame.begin, bytes_of.bounds[1:][frame.rows]
@@ -154,13 +154,13 @@ def _in_room(data: pa.Array, kind: pa.DataType, decode: Callable[[Room], Decoded
     except TooWide:
         if len(data) > 1:
             raise
-        misfit = Misfit(f"needs more than {ROOM_BYTES} bytes as columns, for {data.nbytes} bytes of data")
-        return Decoded(pa.nulls(1, kind), [(0, misfit)])
+        mismatch = FormatMismatch(f"needs more than {ROOM_BYTES} bytes as columns, for {data.nbytes} bytes of data")
+        return Decoded(pa.nulls(1, kind), [(0, mismatch)])
 
 
 def _one_by_one(data: pa.Array, decode: Callable[[bytes], Any], kind: pa.DataType, room: Room) -> Decoded:
     pieces: list[pa.Array] = []
-    misfits: BadRows = []
+    mismatches: BadRows = []
     measure = measure_of(kind)
     for first in range(0, len(data), _FEW):
         values: list[Any] = data.slice(first, _FEW).to_pylist()
@@ -169,30 +169,30 @@ def _one_by_one(data: pa.Array, decode: Callable[[bytes], Any], kind: pa.DataTyp
             if raw is not None:
                 try:
                     values[row] = decode(raw)
-                except Misfit as misfit:
+                except FormatMismatch as mismatch:
                     values[row] = None
-                    bad.append((row, misfit))
+                    bad.append((row, mismatch))
                 room.take(measure(values[row]))
         found = _built(values, kind, bad)
         pieces.append(found.array)
-        misfits += [(first + row, misfit) for row, misfit in found.misfits]
-    return Decoded(pa.concat_arrays(pieces) if pieces else pa.array([], kind), misfits)
+        mismatches += [(first + row, mismatch) for row, mismatch in found.mismatches]
+    return Decoded(pa.concat_arrays(pieces) if pieces else pa.array([], kind), mismatches)
 
 
 _REFUSED = (pa.ArrowException, OverflowError, ValueError, TypeError)
 
 
-def _built(values: list[Any], kind: pa.DataType, misfits: BadRows) -> Decoded:
-    """An array of raw values. What Arrow refuses (a decimal with more digits than its type) is a misfit too."""
+def _built(values: list[Any], kind: pa.DataType, mismatches: BadRows) -> Decoded:
+    """An array of raw values. What Arrow refuses (a decimal with more digits than its type) is a mismatch too."""
     try:
-        return Decoded(pa.array(values, kind), misfits)
+        return Decoded(pa.array(values, kind), mismatches)
     except _REFUSED:
         pass
     for row, value in enumerate(values):
         try:
             pa.array([value], kind)
         except _REFUSED as error:
-            misfits.append((row, Misfit(f"does not fit into the columns: {error}")))
+            mismatches.append((row, FormatMismatch(f"does not fit into the columns: {error}")))
             values[row] = None
-    misfits.sort(key=lambda found: found[0])
-    return Decoded(pa.array(values, kind), misfits)
+    mismatches.sort(key=lambda found: found[0])
+    return Decoded(pa.array(values, kind), mismatches)

@@ -28,7 +28,7 @@ from keyfold.formats.avro_schema import (
     Union,
     has_decimals,
 )
-from keyfold.formats.format_mismatch import Misfit
+from keyfold.formats.format_mismatch import FormatMismatch
 from keyfold.formats.logical_types import DAY_SECONDS, EPOCH, EPOCH_DAY, EPOCH_LOCAL, exact_decimal
 from keyfold.formats.schema_bounds import SCHEMA_DEPTH_MAX
 
@@ -65,9 +65,9 @@ class Envelope:
 
 
 def _compile(schema: Any, level: int = 0) -> tuple[Convert, Type | None]:
-    """Compile a schema. Raise `Misfit` where Connect has no such schema, or it is nested too deeply."""
+    """Compile a schema. Raise `FormatMismatch` where Connect has no such schema, or it is nested too deeply."""
     if level > SCHEMA_DEPTH_MAX:
-        raise Misfit(f"has an envelope with a schema of more than {SCHEMA_DEPTH_MAX} levels")
+        raise FormatMismatch(f"has an envelope with a schema of more than {SCHEMA_DEPTH_MAX} levels")
     if schema is None:
         return _as_it_is, None
     kind = str(schema.get("type")) if isinstance(schema, dict) else ""
@@ -84,7 +84,7 @@ def _compile(schema: Any, level: int = 0) -> tuple[Convert, Type | None]:
     elif kind in _AVRO:
         bare, made = _simple(kind), Primitive(_AVRO[kind])
     else:
-        raise Misfit(f"has an envelope with a schema of the unknown type {kind!r}")
+        raise FormatMismatch(f"has an envelope with a schema of the unknown type {kind!r}")
     return _or_null(bare, schema), Union((Primitive("null"), made))
 
 
@@ -107,13 +107,13 @@ def _or_null(bare: Convert, schema: Mapping[str, Any]) -> Convert:
             return bare(default)
         if optional:
             return None
-        raise Misfit(f"has a payload with null, but its schema requires {schema.get('type')}")
+        raise FormatMismatch(f"has a payload with null, but its schema requires {schema.get('type')}")
 
     return convert
 
 
-def _wrong(payload: Any, kind: str) -> Misfit:
-    return Misfit(f"has a payload with a {type(payload).__name__}, but its schema says {kind}")
+def _wrong(payload: Any, kind: str) -> FormatMismatch:
+    return FormatMismatch(f"has a payload with a {type(payload).__name__}, but its schema says {kind}")
 
 
 def _simple(kind: str) -> Convert:
@@ -147,13 +147,13 @@ def _base64(text: str) -> bytes:
     try:
         return binascii.a2b_base64(text.encode(), strict_mode=True)
     except ValueError as error:
-        raise Misfit(f"has a payload with a text that is not Base64: {error}") from error
+        raise FormatMismatch(f"has a payload with a text that is not Base64: {error}") from error
 
 
 def _struct(schema: Mapping[str, Any], level: int) -> tuple[Convert, Type]:
     fields = schema.get("fields")
     if not isinstance(fields, list) or not all(isinstance(each, dict) and "field" in each for each in fields):
-        raise Misfit("has an envelope with a struct without fields")
+        raise FormatMismatch("has an envelope with a struct without fields")
     compiled = {str(each["field"]): _compile(each, level + 1) for each in fields}
 
     def convert(payload: Any) -> Any:
@@ -218,7 +218,7 @@ def _decimal(schema: Mapping[str, Any]) -> tuple[Convert, Type] | None:
             try:
                 return exact_decimal(_base64(payload), scale)
             except ValueError as error:
-                raise Misfit(f"has an invalid payload: {error}") from error
+                raise FormatMismatch(f"has an invalid payload: {error}") from error
         if type(payload) in {int, Decimal}:
             return Decimal(payload)
         if type(payload) is float and math.isfinite(payload):  # a default: the schema is parsed before it is known
@@ -235,7 +235,9 @@ def _whole(make: Convert, kind: str) -> Convert:
         try:
             return make(payload)
         except (OverflowError, ValueError) as error:
-            raise Misfit(f"has a payload with {payload}, which is not a {kind} that Python can represent") from error
+            raise FormatMismatch(
+                f"has a payload with {payload}, which is not a {kind} that Python can represent"
+            ) from error
 
     return convert
 

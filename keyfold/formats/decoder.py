@@ -1,10 +1,10 @@
 """Records' keys and values as Python values.
 
-    decoder = Decoder(value_format="avro", schemas=KeptSchemas(store, topics_dir))
+    decoder = Decoder(value_format="avro", schemas=SchemaArchive(store, topics_dir))
     for record in log.read(partition=0):
         print(record.offset, decoder.value(record))
 
-What is not of its format is a `Misfit`.
+What is not of its format is a `FormatMismatch`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from keyfold.formats.avro_default import check_defaults
 from keyfold.formats.avro_schema import NotAvro, Type, parse_avro
 from keyfold.formats.format import Format, Part
-from keyfold.formats.schema_archive import KeptSchemas
+from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.formats.values import AvroValues, BytesValues, JsonValues, StringValues, Values
 from keyfold.log.record import Header, Record
 
@@ -28,7 +28,7 @@ class Decoder:
         *,
         key_format: Format | str = Format.BYTES,
         value_format: Format | str = Format.BYTES,
-        schemas: KeptSchemas | None = None,
+        schemas: SchemaArchive | None = None,
         reader_schema: str | bytes | None = None,
     ) -> None:
         """`schemas` is needed for Avro. `reader_schema`, the text of an Avro schema, is what Avro *values* become.
@@ -41,11 +41,11 @@ class Decoder:
         self._value = _values(Part.VALUE, Format(value_format), schemas, reader)
 
     def key(self, record: Record) -> Any:
-        """A record's key. Raises `Misfit`, which does not know where the record is."""
+        """A record's key. Raises `FormatMismatch`, which does not know where the record is."""
         return None if record.key is None else self._key.value(record.key, record.headers)
 
     def value(self, record: Record) -> Any:
-        """A record's value. Raises `Misfit`, which does not know where the record is."""
+        """A record's value. Raises `FormatMismatch`, which does not know where the record is."""
         return None if record.value is None else self._value.value(record.value, record.headers)
 
     def decode(self, part: Part, data: bytes | None, headers: Sequence[Header] = ()) -> Any:
@@ -64,7 +64,7 @@ def reader_type(text: str | bytes) -> Type:
     return schema
 
 
-def _values(part: Part, kind: Format, schemas: KeptSchemas | None, reader: Type | None) -> Values:
+def _values(part: Part, kind: Format, schemas: SchemaArchive | None, reader: Type | None) -> Values:
     if kind is Format.AVRO:
         if schemas is None:
             raise ValueError("pass `schemas`: the format avro needs the kept schemas")

@@ -1,7 +1,7 @@
 """A key or value that is not of the format or schema that it is read by.
 
-`Misfit` is about bytes and does not know where they were. `RecordMisfit` is about a record of a log: its message names
-topic, partition, offset and schema.
+`FormatMismatch` is about bytes and does not know where they were. `RecordFormatMismatch` is about a record of a log:
+its message names topic, partition, offset and schema.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ SchemaKey = int | str
 """The id of a schema, or its GUID in its canonical form (lower case, with hyphens)."""
 
 
-class Misfit(KeyfoldError):
+class FormatMismatch(KeyfoldError):
     """Bytes that are not of their format; `schema` is the writer schema that they name, where they name one."""
 
     def __init__(self, message: str, *, schema: SchemaKey | None = None) -> None:
@@ -21,7 +21,7 @@ class Misfit(KeyfoldError):
         self.schema = schema
 
 
-class RecordMisfit(LogError):
+class RecordFormatMismatch(LogError):
     """A record's key or value is not of its format. `offset` says which record, `schema` which writer schema."""
 
     def __init__(
@@ -33,7 +33,9 @@ class RecordMisfit(LogError):
         self.schema = schema
 
 
-def misfit_at(topic: str, partition: int, offset: int, part: Part, misfit: Misfit, *, hint: str) -> RecordMisfit:
-    """The error about a record that says what `misfit` says of its bytes."""
-    message = f"the {part.value} at offset {offset} {misfit.message}"
-    return RecordMisfit(topic, partition, message, offset=offset, part=part, schema=misfit.schema, hint=hint)
+def mismatch_at(
+    topic: str, partition: int, offset: int, part: Part, mismatch: FormatMismatch, *, hint: str
+) -> RecordFormatMismatch:
+    """Return the error of a record for the error of its bytes."""
+    message = f"the {part.value} at offset {offset} {mismatch.message}"
+    return RecordFormatMismatch(topic, partition, message, offset=offset, part=part, schema=mismatch.schema, hint=hint)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from keyfold.formats.format_mismatch import Misfit, SchemaKey
+from keyfold.formats.format_mismatch import FormatMismatch, SchemaKey
 from keyfold.formats.framing import ID_BYTES, head_of, read_frame, read_head
 from keyfold.log.arrow_numbers import PADDING, Ints
 from keyfold.log.record import Header
@@ -57,7 +57,7 @@ def named_headers(headers: pa.Array | None, name: str) -> dict[int, list[Header]
 
 def find_frames(
     data: pa.Array, named: Mapping[int, Sequence[Header]], header: str
-) -> tuple[list[Frame], list[tuple[int, Misfit]]]:
+) -> tuple[list[Frame], list[tuple[int, FormatMismatch]]]:
     """The schemas of all rows that are not null, and the rows that name none. `named` are headers that may name it."""
     rows = np.flatnonzero(data.is_valid().to_numpy(zero_copy_only=False))
     if not named and len(rows):
@@ -81,12 +81,12 @@ def _common_id(data: pa.Array, rows: Ints) -> int | None:
 
 def _one_by_one(
     data: pa.Array, rows: Ints, named: Mapping[int, Sequence[Header]], header: str
-) -> tuple[list[Frame], list[tuple[int, Misfit]]]:
-    known: dict[bytes, tuple[SchemaKey, int] | Misfit] = {}
+) -> tuple[list[Frame], list[tuple[int, FormatMismatch]]]:
+    known: dict[bytes, tuple[SchemaKey, int] | FormatMismatch] = {}
     groups: dict[tuple[SchemaKey, int], list[int]] = {}
-    misfits: list[tuple[int, Misfit]] = []
+    mismatches: list[tuple[int, FormatMismatch]] = []
 
-    def frame(row: int) -> tuple[SchemaKey, int] | Misfit:
+    def frame(row: int) -> tuple[SchemaKey, int] | FormatMismatch:
         raw: Any = data[row].as_py()
         if row in named:
             return _frame(lambda: read_frame(raw, named[row], header))
@@ -97,16 +97,16 @@ def _one_by_one(
 
     for row in rows.tolist():
         found = frame(row)
-        if isinstance(found, Misfit):
-            misfits.append((row, found))
+        if isinstance(found, FormatMismatch):
+            mismatches.append((row, found))
         else:
             groups.setdefault(found, []).append(row)
-    return [Frame(key, begin, np.array(of_key, np.int64)) for (key, begin), of_key in groups.items()], misfits
+    return [Frame(key, begin, np.array(of_key, np.int64)) for (key, begin), of_key in groups.items()], mismatches
 
 
-def _frame(read: Any) -> tuple[SchemaKey, int] | Misfit:
+def _frame(read: Any) -> tuple[SchemaKey, int] | FormatMismatch:
     try:
         found: tuple[SchemaKey, int] = read()
-    except Misfit as misfit:
-        return misfit
+    except FormatMismatch as mismatch:
+        return mismatch
     return found

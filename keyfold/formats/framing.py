@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 from uuid import UUID
 
-from keyfold.formats.format_mismatch import Misfit, SchemaKey
+from keyfold.formats.format_mismatch import FormatMismatch, SchemaKey
 from keyfold.log.record import Header
 
 ID_BYTES: Final = 5
@@ -25,21 +25,38 @@ _ID: Final = b"\0"
 _GUID: Final = b"\1"
 
 
+class NoSchemaId(FormatMismatch):
+    """Bytes that do not begin with a schema id. `start` describes their beginning.
+
+    `has_magic_byte` is true if the first byte announces an id, and the bytes end too early.
+    """
+
+    def __init__(self, head: bytes) -> None:
+        self.has_magic_byte = head[:1] in {_ID, _GUID}
+        self.start = f"begins with byte {head[0]}" if head else "is empty"
+        if self.has_magic_byte:
+            super().__init__(f"has {len(head)} bytes, too few for a schema id")
+        else:
+            super().__init__(f"{self.start}; Confluent's serializers start with byte 0 and a schema id")
+
+
+def has_guid(data: bytes) -> bool:
+    """Whether the first byte announces a GUID."""
+    return data[:1] == _GUID
+
+
 def head_of(data: bytes) -> bytes:
-    """As many of the first bytes as may say the schema."""
-    return data[:GUID_BYTES] if data[:1] == _GUID else data[:ID_BYTES]
+    """Return as many of the first bytes as may name the schema."""
+    return data[:GUID_BYTES] if has_guid(data) else data[:ID_BYTES]
 
 
 def read_head(head: bytes) -> tuple[SchemaKey, int]:
-    """The schema that the first bytes name, and where the data begins. Raises `Misfit`."""
+    """Return the schema that the first bytes name, and where the data begins. Raise `NoSchemaId`."""
     if head[:1] == _ID and len(head) >= ID_BYTES:
         return int.from_bytes(head[1:ID_BYTES]), ID_BYTES
     if head[:1] == _GUID and len(head) >= GUID_BYTES:
         return str(UUID(bytes=head[1:GUID_BYTES])), GUID_BYTES
-    if head[:1] in {_ID, _GUID}:
-        raise Misfit(f"has {len(head)} bytes, too few for a schema id")
-    what = f"begins with byte {head[0]}" if head else "is empty"
-    raise Misfit(f"{what}; Confluent's serializers start with byte 0 and a schema id")
+    raise NoSchemaId(head)
 
 
 def is_bytes_alone(schema: Any) -> bool:
@@ -48,17 +65,20 @@ def is_bytes_alone(schema: Any) -> bool:
 
 
 def read_frame(data: bytes, headers: Iterable[Header], name: str) -> tuple[SchemaKey, int]:
-    """The schema of `data`, and where its data begins; `name` is the header that may say it. Raises `Misfit`."""
+    """Return the schema of `data` (`name` is the header that may name it) and where the data begins.
+
+    Raise `FormatMismatch`.
+    """
     ids = {value for header, value in headers if header == name and value is not None}
     if not ids:
         return read_head(head_of(data))
     if len(ids) > 1:
-        raise Misfit(f"has {len(ids)} different headers {name}")
+        raise FormatMismatch(f"has {len(ids)} different headers {name}")
     (head,) = ids
     try:
         key, end = read_head(head)
-    except Misfit as error:
-        raise Misfit(f"has a header {name} without a schema id: the header {error.message}") from error
+    except FormatMismatch as error:
+        raise FormatMismatch(f"has a header {name} without a schema id: the header {error.message}") from error
     if end != len(head):
-        raise Misfit(f"has a header {name} with {len(head) - end} bytes after the schema id")
+        raise FormatMismatch(f"has a header {name} with {len(head) - end} bytes after the schema id")
     return key, 0

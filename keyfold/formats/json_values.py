@@ -33,7 +33,7 @@ from keyfold.formats.avro_schema import (
     Union,
     describe,
 )
-from keyfold.formats.format_mismatch import Misfit
+from keyfold.formats.format_mismatch import FormatMismatch
 from keyfold.formats.logical_types import EPOCH, EPOCH_DAY, PER_SECOND, fit_decimal, unit_of, uuid_text
 
 Fit = Callable[[Any], Any]
@@ -46,7 +46,7 @@ _BITS: Final = {"int": 32, "long": 64}
 def compile_json(schema: Type) -> Fit:
     """The function for one type, which holds itself nowhere.
 
-    It raises `Misfit`, whose message begins where the value is not of the type.
+    It raises `FormatMismatch`, whose message begins where the value is not of the type.
     """
     match schema:
         case Union(branches):
@@ -79,8 +79,8 @@ def _plain(value: Any) -> Any:
     return binascii.b2a_base64(value, newline=False).decode() if isinstance(value, bytes) else str(value)
 
 
-def _wrong(value: Any, schema: Type) -> Misfit:
-    return Misfit(f"is {_KINDS.get(type(value), 'something')}, but the schema says {describe(schema)}")
+def _wrong(value: Any, schema: Type) -> FormatMismatch:
+    return FormatMismatch(f"is {_KINDS.get(type(value), 'something')}, but the schema says {describe(schema)}")
 
 
 _KINDS: Final[dict[type, str]] = {dict: "an object", list: "an array", str: "a text", bool: "true or false"} | {
@@ -103,7 +103,7 @@ def _leaf(schema: Primitive | Fixed) -> Fit:
         except (ValueError, OverflowError, InvalidOperation, TypeError):
             raise _wrong(value, schema) from None
         if size is not None and len(found) != size:
-            raise Misfit(f"has {len(found)} bytes, but the schema says {describe(schema)}")
+            raise FormatMismatch(f"has {len(found)} bytes, but the schema says {describe(schema)}")
         return found
 
     return fit
@@ -187,7 +187,7 @@ def _decimal(value: Any, logical: Logical) -> Decimal:
     try:
         return fit_decimal(found, logical)
     except ValueError as error:
-        raise Misfit(f"does not fit into the columns: {error}") from None
+        raise FormatMismatch(f"does not fit into the columns: {error}") from None
 
 
 def _days(value: Any) -> int:
@@ -234,7 +234,7 @@ def _enum(schema: Enumeration) -> Fit:
 def _array(item: Fit) -> Fit:
     def fit(value: Any) -> list[Any]:
         if type(value) is not list:
-            raise Misfit(f"is {_KINDS.get(type(value), 'something')}, but the schema says array")
+            raise FormatMismatch(f"is {_KINDS.get(type(value), 'something')}, but the schema says array")
         return [_inside(f"[{number}]", item, each) for number, each in enumerate(value)]
 
     return fit
@@ -243,7 +243,7 @@ def _array(item: Fit) -> Fit:
 def _map(member: Fit) -> Fit:
     def fit(value: Any) -> list[tuple[str, Any]]:
         if type(value) is not dict:
-            raise Misfit(f"is {_KINDS.get(type(value), 'something')}, but the schema says map")
+            raise FormatMismatch(f"is {_KINDS.get(type(value), 'something')}, but the schema says map")
         return [(name, _inside(f".{name}", member, each)) for name, each in value.items()]
 
     return fit
@@ -252,8 +252,8 @@ def _map(member: Fit) -> Fit:
 def _inside(where: str, fit: Fit, value: Any) -> Any:
     try:
         return fit(value)
-    except Misfit as error:
-        raise Misfit(_below(where, error.message)) from None
+    except FormatMismatch as error:
+        raise FormatMismatch(_below(where, error.message)) from None
 
 
 def _below(where: str, message: str) -> str:
@@ -275,7 +275,7 @@ def _union(branches: tuple[Type, ...], schema: Union) -> Fit:
         for branch in rest:
             try:
                 return branch(value)
-            except Misfit:
+            except FormatMismatch:
                 continue
         raise _wrong(value, schema)
 
@@ -287,7 +287,7 @@ def _record(schema: RecordType) -> Fit:
 
     def fit(value: Any) -> tuple[Any, ...]:
         if type(value) is not dict:
-            raise Misfit(f"is {_KINDS.get(type(value), 'something')}, but the schema says record {schema.name}")
+            raise FormatMismatch(f"is {_KINDS.get(type(value), 'something')}, but the schema says record {schema.name}")
         name, found = "", []
         try:
             for name, member, default, aliases in members:
@@ -296,8 +296,8 @@ def _record(schema: RecordType) -> Fit:
                 else:
                     alias = next((alias for alias in aliases if alias in value), None)
                     found.append(_missing(default) if alias is None else member(value[alias]))
-        except Misfit as error:
-            raise Misfit(_below(f".{name}", error.message)) from None
+        except FormatMismatch as error:
+            raise FormatMismatch(_below(f".{name}", error.message)) from None
         return tuple(found)
 
     return fit
@@ -317,5 +317,5 @@ def _member(each: RecordField) -> tuple[str, Fit, Any, tuple[str, ...]]:
 
 def _missing(default: Any) -> Any:
     if default is _NO_DEFAULT:
-        raise Misfit("nothing, and the schema has no default for it")
+        raise FormatMismatch("nothing, and the schema has no default for it")
     return default

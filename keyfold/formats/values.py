@@ -1,9 +1,11 @@
 """One key or value to one Python value, for each format.
 
-    bytes     bytes                          json    what json.loads gives; Connect's envelope is opened
-    string    str; UTF-8 or a `Misfit`       avro    by the kept writer schema, for the reader's where there is one
+    bytes     bytes
+    string    str; the bytes are UTF-8
+    json      what json.loads returns; Connect's envelope is opened
+    avro      by the writer schema in the archive, for the reader's schema if there is one
 
-What is not of its format is a `Misfit`.
+What is not of its format is a `FormatMismatch`.
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ from keyfold.formats.avro_resolve import Action, resolve, resolve_rest
 from keyfold.formats.avro_schema import NotAvro, Type, avro_type
 from keyfold.formats.connect_json import Envelope, is_envelope
 from keyfold.formats.format import Part
-from keyfold.formats.format_mismatch import Misfit, SchemaKey
+from keyfold.formats.format_mismatch import FormatMismatch, SchemaKey
 from keyfold.formats.framing import is_bytes_alone, read_frame
-from keyfold.formats.schema_archive import KeptSchemas
+from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.log.record import Header
 
 _BOM: Final = b"\xef\xbb\xbf"
@@ -37,7 +39,7 @@ class Values(Protocol):
     """Turns bytes that are not null into values."""
 
     def value(self, data: bytes, headers: Sequence[Header]) -> Any:
-        """The value. Raises `Misfit`."""
+        """The value. Raises `FormatMismatch`."""
 
 
 class BytesValues:
@@ -57,11 +59,11 @@ class StringValues:
 
 
 def text_of(data: bytes) -> str:
-    """Text in UTF-8. Raises `Misfit`."""
+    """Text in UTF-8. Raises `FormatMismatch`."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise Misfit(f"is not UTF-8: {error.reason} at byte {error.start}") from error
+        raise FormatMismatch(f"is not UTF-8: {error.reason} at byte {error.start}") from error
 
 
 class JsonValues:
@@ -84,7 +86,7 @@ class JsonValues:
         """The envelope and the payload as it stands in it; None and the document where it is no envelope.
 
         A producer writes the same schema before every payload, byte for byte, and it is often far longer. So the bytes
-        up to the payload are remembered with what they mean. Raises `Misfit`.
+        up to the payload are remembered with what they mean. Raises `FormatMismatch`.
         """
         for prefix, envelope in self._prefixes:
             if data.startswith(prefix) and data.endswith(b"}"):
@@ -114,17 +116,17 @@ class JsonValues:
         self._prefixes = ((data[: end + len(_PAYLOAD)], envelope), *self._prefixes[: _PREFIXES - 1])
 
     def _document(self, data: bytes, parse: Callable[[str], Any]) -> Any:
-        """The document as it stands. Raises `Misfit`."""
+        """The document as it stands. Raises `FormatMismatch`."""
         try:
             return parse(data.removeprefix(_BOM).decode())
         except UnicodeDecodeError as error:
-            raise Misfit(f"is not UTF-8: {error.reason} at byte {error.start}") from error
+            raise FormatMismatch(f"is not UTF-8: {error.reason} at byte {error.start}") from error
         except RecursionError as error:
-            raise Misfit("is nested too deeply") from error
+            raise FormatMismatch("is nested too deeply") from error
         except ValueError as error:
             if not data.strip(_SPACE):
                 return None
-            raise Misfit(f"is not JSON: {error}") from error
+            raise FormatMismatch(f"is not JSON: {error}") from error
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -146,11 +148,11 @@ class Envelopes:
         self._lock = Lock()
 
     def of(self, schema: Any) -> Envelope:
-        """The envelope of a schema. Raises `Misfit`."""
+        """The envelope of a schema. Raises `FormatMismatch`."""
         try:
             key = json.dumps(schema, default=str)
         except RecursionError as error:
-            raise Misfit("has an envelope whose schema is nested too deeply") from error
+            raise FormatMismatch("has an envelope whose schema is nested too deeply") from error
         with self._lock:
             found = self._known.get(key)
             if found is None:
@@ -163,7 +165,7 @@ class Envelopes:
 class WriterReaders:
     """What to do with the writer schemas that come by, found out once for each. For several threads."""
 
-    def __init__(self, schemas: KeptSchemas, reader: Type | None, into: Into) -> None:
+    def __init__(self, schemas: SchemaArchive, reader: Type | None, into: Into) -> None:
         self._schemas = schemas
         self._reader = reader
         self._into = into
@@ -171,7 +173,7 @@ class WriterReaders:
         self._reads: dict[SchemaKey, Read] = {}
 
     def action(self, key: SchemaKey) -> Action:
-        """The resolution of a writer schema. Raises `Misfit` where none is kept or it is no Avro."""
+        """The resolution of a writer schema. Raises `FormatMismatch` where none is kept or it is no Avro."""
         found = self._actions.get(key)
         if found is None:
             writer = self.writer(key)
@@ -187,30 +189,30 @@ class WriterReaders:
         return found
 
     def writer(self, key: SchemaKey) -> Type:
-        """A writer schema. Raises `Misfit`."""
+        """A writer schema. Raises `FormatMismatch`."""
         try:
             return avro_type(self._schemas.schema(key), defaults=False)
         except NotAvro as error:
-            raise Misfit(
+            raise FormatMismatch(
                 f"names schema {key}, but the kept object is not an Avro schema: {error}", schema=key
             ) from error
 
 
 def read_whole(read: Read, data: bytes, begin: int, key: SchemaKey) -> Any:
-    """The value that `data` is from `begin` to its end. Raises `Misfit`."""
+    """The value that `data` is from `begin` to its end. Raises `FormatMismatch`."""
     try:
         value, end = read(data, begin)
     except FAULTS as error:
-        raise Misfit(f"cannot be decoded with schema {key}: {fault_text(error)}", schema=key) from error
+        raise FormatMismatch(f"cannot be decoded with schema {key}: {fault_text(error)}", schema=key) from error
     if end != len(data):
-        raise Misfit(f"has {len(data) - end} more bytes than schema {key} describes", schema=key)
+        raise FormatMismatch(f"has {len(data) - end} more bytes than schema {key} describes", schema=key)
     return value
 
 
 class AvroValues:
     """Avro in Confluent's framing."""
 
-    def __init__(self, part: Part, schemas: KeptSchemas, reader: Type | None = None) -> None:
+    def __init__(self, part: Part, schemas: SchemaArchive, reader: Type | None = None) -> None:
         self._header = part.schema_header
         self._readers = WriterReaders(schemas, reader, Into.PYTHON)
 

@@ -11,6 +11,7 @@ from random import Random
 import pytest
 
 from keyfold.errors import ConditionUndecided, StoreUnavailable
+from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.log.names import schema_key
 from keyfold.runtime.buffers import Bytes
 from keyfold.runtime.clock import SystemClock
@@ -26,7 +27,6 @@ from keyfold_sink.validate.convert.registry_api import (
     SchemaKey,
     SchemaUnknown,
 )
-from keyfold_sink.validate.convert.schema_archive import SchemaArchiveWriter
 from keyfold_sink.validate.convert.schemas import RegistryRetry, Schemas, SchemaTimings
 
 SCHEMAS = 60
@@ -103,7 +103,7 @@ def test_every_batch_is_judged_in_the_end_and_no_record_passes_whose_schema_is_n
     random, store = Random(seed), FaultyStore(seed)
     schemas = Schemas(
         FaultyRegistry(seed),
-        SchemaArchiveWriter(store, "logs"),
+        SchemaArchive(store, "logs"),
         clock=SystemClock(),
         random=Random(seed),
         cache_size=random.choice([1, 5, 200]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from keyfold.formats.schema_archive import KeptSchemas
+from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
 
@@ -24,9 +24,9 @@ def decimal(precision: int, scale: int) -> Json:
     return logical("bytes", "decimal", precision=precision, scale=scale)
 
 
-def kept(*schemas: Json) -> KeptSchemas:
+def kept(*schemas: Json) -> SchemaArchive:
     """These beside a log, by the ids 1, 2, ..."""
     store = MemoryStore()
     for number, schema in enumerate(schemas, 1):
         store.put(f"topics/_schemas/{number}.avsc", json.dumps(schema).encode(), Create())
-    return KeptSchemas(store, "topics")
+    return SchemaArchive(store, "topics")

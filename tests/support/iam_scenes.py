@@ -16,6 +16,7 @@ from typing import Final
 
 from keyfold.cli.app import run
 from keyfold.cli.context import CliContext
+from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.log.first_copy import FirstCopy
 from keyfold.log.names import FIRST_COPY_NAME, Place, Role, new_name
 from keyfold.log.record import Record
@@ -31,7 +32,6 @@ from keyfold_compactor.job import Job, RunSelection
 from keyfold_compactor.options import CompactOptions
 from keyfold_demo.faults import DROP, Fault
 from keyfold_sink.status import RunState, TaskStatus, WorkerStatus
-from keyfold_sink.validate.convert.schema_archive import SchemaArchiveWriter
 from keyfold_sink.worker.desired_state import DesiredStateDocument, sink_folder, take_slot
 from keyfold_sink.worker.log_end_offsets import LogEndOffsets
 from keyfold_sink.worker.worker_registry import WorkerRegistry, leave_quietly
@@ -153,9 +153,9 @@ def _sink_task(stage: Stage, store: S3Store) -> None:
 
 
 def _sink_schemas(store: S3Store) -> None:
-    kept = SchemaArchiveWriter(store, TOPICS_DIR)
+    archive = SchemaArchive(store, TOPICS_DIR)
     for _ in range(2):
-        kept.keep(7, _KEPT, "http://registry")
+        archive.add(7, _KEPT, "http://registry")
 
 
 class _Worker:
@@ -292,7 +292,7 @@ def replicated(keyfold: Buckets) -> None:
     keyfold.source.made_log(BEGUN.topic).append(records("a=1"))
     keyfold.replica.store(ROOT).put(BEGUN.key(FIRST_COPY_NAME), b"of a version before", Create())
     made = keyfold.source.made_log()
-    SchemaArchiveWriter(keyfold.source.store(ROOT), TOPICS_DIR).keep(1, _KEPT, "")
+    SchemaArchive(keyfold.source.store(ROOT), TOPICS_DIR).add(1, _KEPT, "")
     made.append(records("a=1 b=2"))
     keyfold.source.s3.set_faults(*(Fault(f"^PUT /{keyfold.replica.bucket}/.*{end}$", applied=True) for end in LOST))
     keyfold("replica", "run", keyfold.source_url, "--once")
@@ -358,7 +358,7 @@ def reader(stage: Stage, user: str) -> None:
     for text, start in (("a=1 b=2 a=", 0), ("c=3 d=4", 3)):
         made.append(records(text, start))
     made.compact()
-    SchemaArchiveWriter(stage.store(ROOT), TOPICS_DIR).keep(1, _KEPT, "")
+    SchemaArchive(stage.store(ROOT), TOPICS_DIR).add(1, _KEPT, "")
     keyfold = Buckets(stage, stage, user, user)
     url = keyfold.source_url
     keyfold("log", "list", url)
@@ -385,10 +385,8 @@ def reader(stage: Stage, user: str) -> None:
 
 
 def _schemas_read(store: ObjectStore) -> None:
-    from keyfold.formats.schema_archive import KeptSchemas as Reader
-
-    kept = Reader(store, TOPICS_DIR)
-    assert [kept.text(key) for key in kept.keys()] == [_KEPT]  # noqa: SIM118 - it is no dict
+    archive = SchemaArchive(store, TOPICS_DIR)
+    assert [archive.text(key) for key in archive.keys()] == [_KEPT]  # noqa: SIM118 - it is no dict
 
 
 def restored(stage: Stage, journal: Stage, user: str) -> None:

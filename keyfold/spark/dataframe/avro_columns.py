@@ -1,7 +1,7 @@
-"""Avro keys and values: each record's own writer schema, kept beside the log, and one reader schema for the column.
+"""Avro keys and values: each record's own writer schema, archived beside the log, and one reader schema for the column.
 
-    jvm      one `from_avro` for each kept schema, chosen by the schema id before the data; needs the package spark-avro
-    tasks    keyfold's own decoder in Python tasks, for a session without it, and where what does not fit is to be null
+    jvm      one `from_avro` for each archived schema, chosen by the schema id before the data; needs spark-avro
+    tasks    keyfold's own decoder in Python tasks, for a session without it, and if values that do not fit become null
              (`keyfold.spark.dataframe.avro_tasks`)
 
 Without a reader schema the newest is taken: of the schemas by which the last value of each partition was written the
@@ -22,9 +22,9 @@ from pyspark.sql import functions as fn
 from keyfold.errors import ConfigError, ObjectNotFound
 from keyfold.formats.decoder import reader_type
 from keyfold.formats.format import Part
-from keyfold.formats.format_mismatch import Misfit, SchemaKey
+from keyfold.formats.format_mismatch import FormatMismatch, SchemaKey
 from keyfold.formats.framing import GUID_BYTES, ID_BYTES, is_bytes_alone, read_frame
-from keyfold.formats.schema_archive import KeptSchemas, SchemaUnusable
+from keyfold.formats.schema_archive import ArchivedSchemaUnusable, SchemaArchive
 from keyfold.formats.schema_bounds import SchemaTooLarge, require_bounded
 from keyfold.log.index import read_index
 from keyfold.log.manifest import SegmentEntry
@@ -33,7 +33,7 @@ from keyfold.log.record import Record
 from keyfold.read.fetch import read_segment
 from keyfold.read.log import Log
 from keyfold.spark.dataframe.avro_tasks import typed_by_tasks
-from keyfold.spark.dataframe.formats import Typing, misfit
+from keyfold.spark.dataframe.formats import Typing, mismatch
 from keyfold.spark.dataframe.paths import AVRO_FUNCTIONS
 from keyfold.spark.jvm import has_class
 
@@ -42,11 +42,11 @@ LOADS_AT_ONCE: Final = 16
 
 def typed_avro(frame: DataFrame, log: Log, typings: Sequence[Typing], partitions: Sequence[int]) -> DataFrame:
     """The same rows with Avro columns read. Raises `ConfigError`, `StoreError`, `Corrupt`."""
-    kept = KeptSchemas(log.store, log.topics_dir)
-    readers = {typing: _reader(typing, log, kept, partitions) for typing in typings}
+    archive = SchemaArchive(log.store, log.topics_dir)
+    readers = {typing: _reader(typing, log, archive, partitions) for typing in typings}
     # What does not fit is a struct of nulls for a permissive `from_avro`, which a record may have been.
     if has_class(frame.sparkSession, AVRO_FUNCTIONS) and all(typing.raises for typing in typings):
-        writers = _texts(kept)
+        writers = _texts(archive)
         columns: dict[str, Column] = {
             typing.column: _from_avro(typing, log.topic, writers, reader) for typing, reader in readers.items()
         }
@@ -54,7 +54,7 @@ def typed_avro(frame: DataFrame, log: Log, typings: Sequence[Typing], partitions
     return typed_by_tasks(frame, log, readers)
 
 
-def _reader(typing: Typing, log: Log, kept: KeptSchemas, partitions: Sequence[int]) -> str:
+def _reader(typing: Typing, log: Log, archive: SchemaArchive, partitions: Sequence[int]) -> str:
     """The text of the reader schema."""
     given = typing.reader_schema
     if given is not None:
@@ -69,10 +69,10 @@ def _reader(typing: Typing, log: Log, kept: KeptSchemas, partitions: Sequence[in
             typing.schema_option, f"is required: GUIDs do not show which schema is the newest ({sorted(set(keys))})"
         )
     try:
-        return _bounded(kept, max(ids) if ids else keys[0])
-    except Misfit as error:
+        return _bounded(archive, max(ids) if ids else keys[0])
+    except FormatMismatch as error:
         raise ConfigError(typing.schema_option, f"is required: the last {part} {error.message}") from error
-    except SchemaUnusable as error:
+    except ArchivedSchemaUnusable as error:
         message = f"is required: the newest schema of the {part.value}s cannot be used: {error.message}"
         raise ConfigError(typing.schema_option, message) from error
 
@@ -104,7 +104,7 @@ def _last_schema(log: Log, partition: int, part: Part) -> Iterator[SchemaKey]:
         return
     try:
         yield read_frame(data, record.headers, part.schema_header)[0]
-    except Misfit as error:
+    except FormatMismatch as error:
         where = f"the last {part} of {place}, at offset {record.offset}, {error.message}"
         raise ConfigError(f"{part}_format", f"is avro, but {where}") from error
 
@@ -131,33 +131,38 @@ def _last_of(log: Log, place: Place, entry: SegmentEntry, part: Part) -> Record 
     return None
 
 
-def _texts(kept: KeptSchemas) -> dict[SchemaKey, str | SchemaUnusable]:
-    """Return all kept schemas: which of them a record names is known when it is read.
+def _texts(archive: SchemaArchive) -> dict[SchemaKey, str | ArchivedSchemaUnusable]:
+    """Return all schemas of the archive: which of them a record names is known when it is read.
 
     A schema that cannot be used is no reason to refuse records of others, so what is wrong stands in its place.
     """
 
-    def text(key: SchemaKey) -> str | SchemaUnusable:
+    def text(key: SchemaKey) -> str | ArchivedSchemaUnusable:
         try:
-            return _bounded(kept, key)
-        except SchemaUnusable as error:
+            return _bounded(archive, key)
+        except ArchivedSchemaUnusable as error:
             return error
 
-    keys = kept.keys()
+    keys = archive.keys()
     with ThreadPoolExecutor(LOADS_AT_ONCE) as pool:
         return dict(zip(keys, pool.map(text, keys), strict=True))
 
 
-def _bounded(kept: KeptSchemas, key: SchemaKey) -> str:
-    """Return a kept schema's text for Spark, which writes out every name. Raises `Misfit`, `SchemaUnusable`."""
+def _bounded(archive: SchemaArchive, key: SchemaKey) -> str:
+    """Return a schema's text for Spark, which writes out every name.
+
+    Raise `FormatMismatch` or `ArchivedSchemaUnusable`.
+    """
     try:
-        require_bounded(kept.schema(key))
+        require_bounded(archive.schema(key))
     except SchemaTooLarge as error:
-        raise SchemaUnusable(kept.name(key), f"is not a schema that can be read: {error}") from error
-    return kept.text(key)
+        raise ArchivedSchemaUnusable(archive.name(key), f"is not a schema that can be read: {error}") from error
+    return archive.text(key)
 
 
-def _from_avro(typing: Typing, topic: str, writers: Mapping[SchemaKey, str | SchemaUnusable], reader: str) -> Column:
+def _from_avro(
+    typing: Typing, topic: str, writers: Mapping[SchemaKey, str | ArchivedSchemaUnusable], reader: str
+) -> Column:
     from pyspark.sql.avro.functions import from_avro
 
     stored = fn.col(typing.column)
@@ -174,12 +179,12 @@ def _from_avro(typing: Typing, topic: str, writers: Mapping[SchemaKey, str | Sch
     told = fn.concat(fn.lit("begins with "), fn.hex(head), fn.lit(", which is not the id of a kept schema"))
     column = fn.when(stored.isNull(), None)
     for key, text in writers.items():
-        if isinstance(text, SchemaUnusable):
-            read = misfit(typing, topic, fn.lit(f"names schema {key}, which cannot be used: {text.message}"))
+        if isinstance(text, ArchivedSchemaUnusable):
+            read = mismatch(typing, topic, fn.lit(f"names schema {key}, which cannot be used: {text.message}"))
         else:
             read = from_avro(_with_length(body) if is_bytes_alone(json.loads(text)) else body, text, options)
         column = column.when(head == fn.unhex(fn.lit(_prefix(key).hex())), read)
-    return column.otherwise(misfit(typing, topic, told))
+    return column.otherwise(mismatch(typing, topic, told))
 
 
 def _with_length(body: Column) -> Column:

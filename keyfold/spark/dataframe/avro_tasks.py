@@ -22,8 +22,8 @@ from keyfold.formats.column_width import in_parts
 from keyfold.formats.columns import Column
 from keyfold.formats.decoder import reader_type
 from keyfold.formats.format import Format, Part
-from keyfold.formats.format_mismatch import misfit_at
-from keyfold.formats.schema_archive import KeptSchemas
+from keyfold.formats.format_mismatch import mismatch_at
+from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.read.log import Log
 from keyfold.spark.dataframe.formats import Typing
 from keyfold.spark.tasks import Location, location_of, opened
@@ -86,9 +86,10 @@ def _decoding(
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
     def run(batches: Iterable[Any]) -> Iterator[Any]:
         with opened(location) as store:
-            kept = KeptSchemas(store, topics_dir)
+            archive = SchemaArchive(store, topics_dir)
             columns = [
-                (typing, column_for(typing.part, Format.AVRO, kept, reader_type(typing.reader))) for typing in typings
+                (typing, column_for(typing.part, Format.AVRO, archive, reader_type(typing.reader)))
+                for typing in typings
             ]
 
             def decoded(batch: Any) -> Any:
@@ -105,11 +106,11 @@ def _decoding(
 def _decoded(batch: Any, topic: str, typing: AvroTyping, column: Column) -> Any:
     name = typing.part.value
     decoded = column.decode(batch.column(name).cast(pa.binary()), batch.column("headers"))
-    if decoded.misfits and typing.raises:
-        row, misfit = decoded.misfits[0]
+    if decoded.mismatches and typing.raises:
+        row, mismatch = decoded.mismatches[0]
         partition, offset = batch.column("partition")[row].as_py(), batch.column("offset")[row].as_py()
         hint = 'mode="PERMISSIVE" returns null for such values'
-        raise misfit_at(topic, partition, offset, typing.part, misfit, hint=hint)
+        raise mismatch_at(topic, partition, offset, typing.part, mismatch, hint=hint)
     array = decoded.array.cast(typing.type, safe=False)  # what is finer than a µs is cut off
     at = batch.schema.get_field_index(name)
     return batch.set_column(at, name, array)

@@ -54,7 +54,7 @@ class Typing:
         return self.mode == "FAILFAST"
 
 
-def misfit(typing: Typing, topic: str, what: str | Column) -> Column:
+def mismatch(typing: Typing, topic: str, what: str | Column) -> Column:
     """Return the replacement of a value that does not fit: an error that names the record, or null."""
     if not typing.raises:
         return fn.lit(None)

@@ -20,7 +20,7 @@ from pyspark.sql import functions as fn
 from keyfold.errors import ConfigError
 from keyfold.read.log import Log
 from keyfold.spark.dataframe.avro_columns import typed_avro
-from keyfold.spark.dataframe.formats import Typing, misfit
+from keyfold.spark.dataframe.formats import Typing, mismatch
 
 _CORRUPT: Final = "_keyfold_corrupt"
 _BLANK: Final = r"^[ \t\r\n]*(null)?[ \t\r\n]*$"
@@ -48,7 +48,7 @@ def _text(typing: Typing, topic: str) -> Column:
     else:
         text = fn.decode(stored, "UTF-8")  # puts U+FFFD where bytes are no text; then they are not the same bytes again
         fits = fn.encode(text, "UTF-8") == stored
-    return fn.when(~fits, misfit(typing, topic, "is not UTF-8")).otherwise(text)
+    return fn.when(~fits, mismatch(typing, topic, "is not UTF-8")).otherwise(text)
 
 
 def _json(typing: Typing, text: Column, topic: str) -> Column:
@@ -56,9 +56,9 @@ def _json(typing: Typing, text: Column, topic: str) -> Column:
     if typing.reader_schema is None:
         parsed = fn.try_parse_json(text)
         unread = parsed.isNull() & text.isNotNull() & ~blank
-        return fn.when(unread, misfit(typing, topic, "is not JSON")).otherwise(parsed)
+        return fn.when(unread, mismatch(typing, topic, "is not JSON")).otherwise(parsed)
     schema = _spark_type(typing)
-    told = misfit(typing, topic, "is not JSON that fits the reader schema")
+    told = mismatch(typing, topic, "is not JSON that fits the reader schema")
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     if not isinstance(schema, types.StructType):
         parsed = fn.from_json(text, schema, options)

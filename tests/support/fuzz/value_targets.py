@@ -16,7 +16,7 @@ from keyfold.formats.column_type import column_for, survey_for, surveyed_type
 from keyfold.formats.column_width import in_parts
 from keyfold.formats.decoder import Decoder, reader_type
 from keyfold.formats.format import Format, Part
-from keyfold.formats.schema_archive import KeptSchemas
+from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.validate.convert.avro_check import _Group, _judge
@@ -101,7 +101,7 @@ def decode_avro(data: bytes) -> None:
     writer, reader_text, value = unpack(data, 3)
     store = MemoryStore()
     store.put("topics/_schemas/7.avsc", writer, Create())
-    kept = KeptSchemas(store, "topics")
+    kept = SchemaArchive(store, "topics")
     try:
         reader = reader_type(reader_text) if reader_text else None
     except ValueError:
@@ -124,7 +124,7 @@ def _error(call: Any) -> KeyfoldError | None:
     return None
 
 
-def _column(kind: Format, value: bytes, kept: KeptSchemas, reader: Json = None) -> None:
+def _column(kind: Format, value: bytes, kept: SchemaArchive, reader: Json = None) -> None:
     array = pa.array([value, None, value], pa.binary())
     survey = survey_for(Part.VALUE, kind, reader)
     if survey is not None:
@@ -157,7 +157,7 @@ def decode_schema(data: bytes) -> None:
     """A kept schema, as readers take it."""
     store = MemoryStore()
     store.put("topics/_schemas/7.avsc", data, Create())
-    kept = KeptSchemas(store, "topics")
+    kept = SchemaArchive(store, "topics")
     assert kept.keys() == [7]
     avro_type(kept.schema(7))
     reader_type(data)
@@ -189,7 +189,7 @@ def _envelopes() -> list[bytes]:
 
 def decode_json(data: bytes) -> None:
     """A value that is JSON, alone and as a column whose type its own shape says."""
-    kept = KeptSchemas(MemoryStore(), "topics")
+    kept = SchemaArchive(MemoryStore(), "topics")
     first = _error(lambda: Decoder(value_format="json")._value.value(data, ()))
     _column(Format.JSON, data, kept)
     if first is not None:
@@ -198,7 +198,7 @@ def decode_json(data: bytes) -> None:
 
 def decode_text(data: bytes) -> None:
     """A value that is text."""
-    _column(Format.STRING, data, KeptSchemas(MemoryStore(), "topics"))
+    _column(Format.STRING, data, SchemaArchive(MemoryStore(), "topics"))
     Decoder(value_format="string")._value.value(data, ())
 
 

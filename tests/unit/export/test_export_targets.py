@@ -17,7 +17,7 @@ from keyfold.export.target import CLAIM, SUMMARY
 from keyfold.export.target_bucket import BucketTarget, check_outside_logs
 from keyfold.formats.decoder import reader_type
 from keyfold.formats.format import Format
-from keyfold.formats.format_mismatch import RecordMisfit
+from keyfold.formats.format_mismatch import RecordFormatMismatch
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
 from tests.support.exports import Bucket, Folder, MakePlace, Seen, exported, log_of, patience, rows
@@ -49,7 +49,7 @@ def test_a_failed_overwrite_leaves_the_export_as_it_was(made: MadeLog, make_plac
     place = make_place()
     exported(made, place)
     before = {name: place.read(name) for name in place.names()}
-    with pytest.raises(RecordMisfit):
+    with pytest.raises(RecordFormatMismatch):
         exported(made, make_place("11111111"), run="11111111", overwrite=True, value_format=Format.AVRO,
                  value_reader=reader_type('"string"'))  # fmt: skip
     assert {name: place.read(name) for name in place.names()} == before

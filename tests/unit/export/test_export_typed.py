@@ -1,4 +1,4 @@
-"""Typed exports, misfits, and the command."""
+"""Typed exports, mismatches, and the command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from keyfold.export.request import OnError
 from keyfold.export.target import SUMMARY
 from keyfold.formats.decoder import reader_type
 from keyfold.formats.format import Format
-from keyfold.formats.format_mismatch import RecordMisfit
+from keyfold.formats.format_mismatch import RecordFormatMismatch
 from keyfold.formats.logical_types import EPOCH
 from keyfold.log.names import Place
 from keyfold.log.record import CREATE_TIME, Record
@@ -69,7 +69,7 @@ BAD = b"\0\0\0\0\1\x08ann"
 
 def test_a_misfit_names_topic_partition_offset_and_schema(place: Seen) -> None:
     made = avro_log(ANNE, BOB, BAD)
-    with pytest.raises(RecordMisfit) as caught:
+    with pytest.raises(RecordFormatMismatch) as caught:
         exported(made, place, value_format=Format.AVRO)
     assert caught.value.message == (
         "users-0: the value at offset 2 cannot be decoded with schema 1: it has a length of 4 with 3 bytes left"
@@ -82,7 +82,7 @@ def test_misfits_may_be_skipped(place: Seen) -> None:
     made = avro_log(ANNE, BAD, b"", BOB, None)
     (done,) = exported(made, place, value_format=Format.AVRO, on_error=OnError.SKIP)
     assert [r["offset"] for r in rows(place)] == [0, 3, 4]
-    assert (done.misfits.skipped, done.rows) == (2, 3)
+    assert (done.mismatches.skipped, done.rows) == (2, 3)
     (partition,) = json.loads(place.read(SUMMARY))["partitions"]
     assert partition["skipped"] == 2
     assert "offset 2 is empty" in partition["misfits"][1]
@@ -96,7 +96,7 @@ def test_misfits_may_become_null_and_say_why(place: Seen) -> None:
         (None, "cannot be decoded with schema 1: it has a length of 4 with 3 bytes left", None),
         (None, None, None),
     ]
-    assert done.misfits.nulled == 1
+    assert done.mismatches.nulled == 1
 
 
 def test_json_is_typed_by_what_all_values_have_in_common(place: Seen) -> None:
@@ -226,11 +226,11 @@ def test_one_partition_that_fails_stops_all_and_is_the_one_that_is_named(place: 
         other = MadeLog(store=made.store, place=Place("topics", "users", partition))
         values = [ANNE] * 20 + [BAD if partition == 3 else ANNE] + [ANNE] * 20
         other.append([Record(o, o, CREATE_TIME, b"k", value) for o, value in enumerate(values)])
-    with pytest.raises(RecordMisfit, match="users-3: the value at offset 20 cannot be decoded"):
+    with pytest.raises(RecordFormatMismatch, match="users-3: the value at offset 20 cannot be decoded"):
         exported(made, place, partitions=tuple(range(6)), value_format=Format.AVRO, parallel=3, rows_per_file=5)
     assert place.names() == []
     done = exported(made, place, partitions=tuple(range(6)), value_format=Format.AVRO, on_error=OnError.SKIP)
-    assert [each.misfits.skipped for each in done] == [0, 0, 0, 1, 0, 0]
+    assert [each.mismatches.skipped for each in done] == [0, 0, 0, 1, 0, 0]
     assert [each.rows for each in done] == [50, 41, 41, 40, 41, 41]
 
 
@@ -244,4 +244,4 @@ def test_keys_of_avro_by_their_own_schema_and_header(place: Seen) -> None:
         ({"name": "bob"}, b"y"),
         (None, b"z"),
     ]
-    assert done.misfits.examples == []
+    assert done.mismatches.examples == []

@@ -20,9 +20,9 @@ from keyfold.formats.avro_default import check_defaults
 from keyfold.formats.avro_read import FAULTS, Into, fault_text, plain_reader
 from keyfold.formats.avro_schema import NotAvro, avro_type, parse_avro
 from keyfold.formats.decoder import Decoder, reader_type
-from keyfold.formats.format_mismatch import Misfit
+from keyfold.formats.format_mismatch import FormatMismatch
 from keyfold.formats.logical_types import EPOCH_LOCAL
-from keyfold.formats.schema_archive import KeptSchemas, SchemaUnusable
+from keyfold.formats.schema_archive import ArchivedSchemaUnusable, SchemaArchive
 from keyfold.log.record import CREATE_TIME, Record
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
@@ -330,21 +330,21 @@ GUID = "f81d4fae-7dec-11d0-a765-00a0c91e6bf6"
 
 
 @pytest.fixture
-def schemas() -> KeptSchemas:
+def schemas() -> SchemaArchive:
     store = MemoryStore()
     store.put("topics/_schemas/1.avsc", SCHEMA_1.encode(), Create())
     store.put("topics/_schemas/2.avsc", SCHEMA_2.encode(), Create())
     store.put(f"topics/_schemas/{GUID}.avsc", SCHEMA_2.encode(), Create())
     store.put("topics/_schemas/3.avsc", b"{", Create())
     store.put("topics/_schemas/4.avsc", b'{"type": "object"}', Create())
-    return KeptSchemas(store, "topics")
+    return SchemaArchive(store, "topics")
 
 
 def make(value: bytes | None, key: bytes | None = b"k", **headers: bytes) -> Record:
     return Record(0, 0, CREATE_TIME, key, value, tuple(headers.items()))
 
 
-def test_records_decode_by_the_schema_that_they_name(schemas: KeptSchemas) -> None:
+def test_records_decode_by_the_schema_that_they_name(schemas: SchemaArchive) -> None:
     decoder = Decoder(key_format="string", value_format="avro", schemas=schemas)
     assert decoder.value(make(b"\0\0\0\0\1\4ab")) == {"name": "ab"}
     assert decoder.value(make(b"\0\0\0\0\2\4ab\2")) == {"name": "ab", "age": 1}
@@ -379,23 +379,23 @@ def test_records_decode_by_the_schema_that_they_name(schemas: KeptSchemas) -> No
     ],
 )  # fmt: skip
 def test_misfits_say_what_and_by_which_schema(
-    schemas: KeptSchemas, value: bytes, headers: dict[str, bytes], what: str, schema: int | None
+    schemas: SchemaArchive, value: bytes, headers: dict[str, bytes], what: str, schema: int | None
 ) -> None:
     decoder = Decoder(value_format="avro", schemas=schemas)
-    with pytest.raises(Misfit) as caught:
+    with pytest.raises(FormatMismatch) as caught:
         decoder.value(make(value, **headers))
     assert what in str(caught.value)
     assert caught.value.schema == schema
 
 
-def test_a_kept_object_that_is_no_json_is_the_stores_fault(schemas: KeptSchemas) -> None:
-    with pytest.raises(SchemaUnusable, match=r"`topics/_schemas/3.avsc`: is not JSON"):
+def test_a_kept_object_that_is_no_json_is_the_stores_fault(schemas: SchemaArchive) -> None:
+    with pytest.raises(ArchivedSchemaUnusable, match=r"`topics/_schemas/3.avsc`: is not JSON"):
         Decoder(value_format="avro", schemas=schemas).value(make(b"\0\0\0\0\3\4ab"))
 
 
-def test_two_headers_that_differ(schemas: KeptSchemas) -> None:
+def test_two_headers_that_differ(schemas: SchemaArchive) -> None:
     headers = (("__value_schema_id", b"\0\0\0\0\1"), ("__value_schema_id", b"\0\0\0\0\2"))
-    with pytest.raises(Misfit, match="has 2 different headers __value_schema_id"):
+    with pytest.raises(FormatMismatch, match="has 2 different headers __value_schema_id"):
         Decoder(value_format="avro", schemas=schemas).value(Record(0, 0, CREATE_TIME, b"k", b"\4ab", headers))
 
 
@@ -403,7 +403,7 @@ def test_a_writers_wrong_default_does_not_matter() -> None:
     schema = '{"type": "record", "name": "R", "fields": [{"name": "x", "type": "int", "default": "x"}]}'
     store = MemoryStore()
     store.put("_schemas/1.avsc", schema.encode(), Create())
-    assert Decoder(value_format="avro", schemas=KeptSchemas(store, "")).value(make(b"\0\0\0\0\1\2")) == {"x": 1}
+    assert Decoder(value_format="avro", schemas=SchemaArchive(store, "")).value(make(b"\0\0\0\0\1\2")) == {"x": 1}
 
 
 def test_a_decoder_for_avro_needs_schemas() -> None:

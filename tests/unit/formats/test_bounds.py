@@ -20,9 +20,9 @@ from keyfold.formats.avro_schema import NotAvro, avro_type, parse_avro
 from keyfold.formats.column_type import column_for
 from keyfold.formats.decoder import Decoder
 from keyfold.formats.format import Format, Part
-from keyfold.formats.format_mismatch import Misfit
+from keyfold.formats.format_mismatch import FormatMismatch
 from keyfold.formats.logical_types import DECIMAL_BYTES_MAX
-from keyfold.formats.schema_archive import KeptSchemas, SchemaUnusable
+from keyfold.formats.schema_archive import ArchivedSchemaUnusable, SchemaArchive
 from keyfold.formats.schema_bounds import (
     SCHEMA_BYTES_MAX,
     SCHEMA_DEPTH_MAX,
@@ -105,9 +105,9 @@ def test_a_text_that_is_too_deep_or_too_long_is_refused_by_name(text: str) -> No
         read_schema(RegisteredSchema(AVRO, text))
     store = MemoryStore()
     store.put("topics/_schemas/7.avsc", text.encode(), Create())
-    kept = KeptSchemas(store, "topics")
+    kept = SchemaArchive(store, "topics")
     decoder = Decoder(value_format="avro", schemas=kept)
-    with pytest.raises((Misfit, SchemaUnusable), match="7"):
+    with pytest.raises((FormatMismatch, ArchivedSchemaUnusable), match="7"):
         decoder._value.value(b"\0\0\0\0\x07\x02", ())
 
 
@@ -120,7 +120,7 @@ def test_an_envelope_and_a_document_of_any_depth_are_read_or_refused(depth: int)
     payload = "[" * depth + "]" * depth
     decoder = Decoder(value_format="json")
     for text in (f'{{"schema":{schema_text},"payload":{payload}}}', payload):
-        with contextlib.suppress(Misfit):
+        with contextlib.suppress(FormatMismatch):
             decoder._value.value(text.encode(), ())
 
 
@@ -129,7 +129,7 @@ def decimal_decoders() -> dict[str, Callable[[bytes], Any]]:
     store = MemoryStore()
     schema = {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 2}
     store.put("topics/_schemas/7.avsc", json.dumps(schema).encode(), Create())
-    avro = Decoder(value_format="avro", schemas=KeptSchemas(store, "topics"))
+    avro = Decoder(value_format="avro", schemas=SchemaArchive(store, "topics"))
     connect = {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "parameters": {"scale": "2"}}
 
     def avro_value(unscaled: bytes) -> Any:
@@ -149,7 +149,7 @@ def test_a_decimal_is_read_with_all_its_digits_or_refused_by_its_length(form: st
     value = decode(longest)
     assert value.as_tuple().exponent == -2
     assert value.scaleb(2, Context(prec=5_000)) == -(2 ** (DECIMAL_BYTES_MAX * 8 - 1))
-    with pytest.raises(Misfit, match=f"a decimal of {DECIMAL_BYTES_MAX + 1} bytes"):
+    with pytest.raises(FormatMismatch, match=f"a decimal of {DECIMAL_BYTES_MAX + 1} bytes"):
         decode(longest + b"\0")
 
 
@@ -170,7 +170,7 @@ def test_a_number_of_an_envelope_is_exact_or_as_in_java_or_refused(name: str) ->
     schema = json.dumps(decimal if kind == "decimal" else {"type": kind})
     decoder = Decoder(value_format="json")
     for _ in range(2):  # the second time the envelope is known
-        with pytest.raises(Misfit) if wanted is None else contextlib.nullcontext():
+        with pytest.raises(FormatMismatch) if wanted is None else contextlib.nullcontext():
             found = decoder._value.value(f'{{"schema":{schema},"payload":{text}}}'.encode(), ())
             assert found == wanted
 
@@ -178,10 +178,10 @@ def test_a_number_of_an_envelope_is_exact_or_as_in_java_or_refused(name: str) ->
 @pytest.mark.parametrize("schema", ["double", {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}])
 @pytest.mark.parametrize("text", [DIGITS, "1e9999999999999999999", "1e-9999999999999999999"])
 def test_a_column_is_made_beside_any_number(schema: Json, text: str) -> None:
-    column = column_for(Part.VALUE, Format.JSON, KeptSchemas(MemoryStore(), "topics"), avro_type(schema))
+    column = column_for(Part.VALUE, Format.JSON, SchemaArchive(MemoryStore(), "topics"), avro_type(schema))
     decoded = column.decode(pa.array([b"1", text.encode()], pa.binary()), None)
     assert decoded.array[0].as_py() == 1
-    assert decoded.misfits or schema == "double"
+    assert decoded.mismatches or schema == "double"
 
 
 _IN_A_SMALL_PROCESS = textwrap.dedent(
@@ -191,7 +191,7 @@ _IN_A_SMALL_PROCESS = textwrap.dedent(
     from keyfold.store.api import Create
     from keyfold.store.memory import MemoryStore
     from keyfold.formats.decoder import Decoder
-    from keyfold.formats.schema_archive import KeptSchemas
+    from keyfold.formats.schema_archive import SchemaArchive
     from keyfold.formats.column_type import column_for
     from keyfold.formats.format import Format, Part
     from keyfold_sink.validate.convert.registry_api import AVRO, RegisteredSchema
@@ -201,7 +201,7 @@ _IN_A_SMALL_PROCESS = textwrap.dedent(
     resource.setrlimit(resource.RLIMIT_DATA, (used + GROWTH_BYTES,) * 2)
     store = MemoryStore()
     store.put("topics/_schemas/7.avsc", json.dumps(BOMB).encode(), Create())
-    kept = KeptSchemas(store, "topics")
+    kept = SchemaArchive(store, "topics")
     def decode():
         Decoder(value_format="avro", schemas=kept)._value.value(b"\\0\\0\\0\\0\\x07\\x02", ())
     def choose():

@@ -47,7 +47,7 @@ def of_parts(column: Column, rows: list[bytes | None]) -> tuple[int, list[str], 
     for found in in_parts(batch, lambda part: column.decode(part.column("value"), None)):
         count += len(found.array)
         nulls += found.array.null_count
-        wrong += [misfit.message for _, misfit in found.misfits]
+        wrong += [mismatch.message for _, mismatch in found.mismatches]
     return count, wrong, nulls
 
 
@@ -201,9 +201,9 @@ def test_parts_are_in_order_and_each_row_is_in_one() -> None:
 def test_usual_values_are_never_too_wide() -> None:
     """Large values, and records of many small fields, in one batch of 8 MiB of raw bytes."""
     large = JsonColumn(avro_type("string")).decode(pa.array([b'"' + b"x" * 30_000_000 + b'"'], pa.binary()), None)
-    assert large.misfits == []
+    assert large.mismatches == []
     schema = record("R", **{f"f{number}": "long" for number in range(200)})
     column = AvroColumn(Part.VALUE, kept(schema), avro_type(schema))
     row = FRAME + varint(3) * 200
     found: Decoded = column.decode(pa.array([row] * (8 * 1024 * 1024 // len(row)), pa.binary()), None)
-    assert found.misfits == []
+    assert found.mismatches == []

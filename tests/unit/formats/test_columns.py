@@ -26,7 +26,7 @@ from keyfold.formats.avro_vector import Unsuited
 from keyfold.formats.column_type import column_for
 from keyfold.formats.columns import AvroColumn, Decoded, StringColumn
 from keyfold.formats.format import Format, Part
-from keyfold.formats.schema_archive import KeptSchemas
+from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.log.arrow_headers import HEADERS
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
@@ -68,7 +68,7 @@ def texts(array: pa.Array) -> str:
 
 
 def bad(found: Decoded) -> list[tuple[int, str]]:
-    return [(row, misfit.message) for row, misfit in found.misfits]
+    return [(row, mismatch.message) for row, mismatch in found.mismatches]
 
 
 def both_ways(column: AvroColumn, data: Sequence[bytes | None]) -> Decoded:
@@ -170,7 +170,7 @@ RAW = {**WRITER, "fields": [{**f, "type": "long"} if f["name"] == "q" else f for
 def test_at_once_is_as_one_by_one(values: list[Any]) -> None:
     data = [None if value is None else written(RAW, value) for value in values]
     found = both_ways(avro(WRITER, READER), data)
-    assert found.misfits == []
+    assert found.mismatches == []
     for value, row in zip(values, found.array.to_pylist(), strict=True):
         if value is not None:
             assert (row["h"], row["d"], row["p"], row["r"]) == (value["h"], float(value["d"]), value["p"], value["r"])
@@ -244,7 +244,7 @@ def test_types(kind: Json, value: Any, raw: pa.DataType, python: Any) -> None:
     plain = without_logical(kind)
     found = both_ways(avro(kind, kind), [written(plain, value), None, written(plain, value)])
     assert found.array.type == raw
-    assert found.misfits == []
+    assert found.mismatches == []
     if python is not None:
         assert found.array.to_pylist() == [python, None, python]
 
@@ -263,9 +263,9 @@ def test_types(kind: Json, value: Any, raw: pa.DataType, python: Any) -> None:
 def test_what_has_no_place(writer: Json, reader: Json, value: Any, what: str) -> None:
     plain = without_logical(writer)
     found = both_ways(avro(writer, reader), [written(plain, value), None])
-    ((row, misfit),) = found.misfits
+    ((row, mismatch),) = found.mismatches
     assert row == 0
-    assert what in misfit.message
+    assert what in mismatch.message
 
 
 @pytest.mark.parametrize("data", [b"", b"\2a", b"\x02", b"abc", b"\xff" * 300])
@@ -275,7 +275,7 @@ def test_bytes_are_all_that_follows_the_frame(data: bytes) -> None:
     for writer in ("bytes", {"type": "bytes"}, {"type": {"type": "bytes"}}):
         found = both_ways(avro(writer, "bytes"), rows)
         assert found.array.to_pylist() == [data, None, b"x" + data]
-        assert found.misfits == []
+        assert found.mismatches == []
         assert both_ways(avro(writer, ["null", "bytes"]), rows).array.to_pylist() == [data, None, b"x" + data]
 
 
@@ -293,7 +293,7 @@ def test_several_schemas_guids_headers_and_rubbish_in_one_batch() -> None:
     store = MemoryStore()
     for key, schema in ((1, one), (2, two), (guid, two)):
         store.put(f"topics/_schemas/{key}.avsc", json.dumps(schema).encode(), Create())
-    column = AvroColumn(Part.VALUE, KeptSchemas(store, "topics"), avro_type(one))
+    column = AvroColumn(Part.VALUE, SchemaArchive(store, "topics"), avro_type(one))
     anne, bob = written(one, {"name": "anne"}), written(two, {"age": 1, "name": "bob"}, 2)
     data = [anne, bob, None, b"", b"\1" + guid.bytes + bob[5:], bob[5:], b"\0\0\0\0\7xxx", bob[5:], anne[5:], anne]
     headers: list[list[tuple[str, bytes | None]]] = [[] for _ in data]
@@ -305,7 +305,7 @@ def test_several_schemas_guids_headers_and_rubbish_in_one_batch() -> None:
     found = column.decode(pa.array(data, pa.binary()), as_arrow)
     names = [row and row["name"] for row in found.array.to_pylist()]
     assert names == ["anne", "bob", None, None, "bob", "bob", None, None, "anne", "anne"]
-    assert [(row, misfit.schema) for row, misfit in found.misfits] == [(3, None), (6, 7), (7, None)]
+    assert [(row, mismatch.schema) for row, mismatch in found.mismatches] == [(3, None), (6, 7), (7, None)]
     sliced = column.decode(pa.array(data, pa.binary())[8:], as_arrow[8:])
     assert [row["name"] for row in sliced.array.to_pylist()] == ["anne", "anne"]
 

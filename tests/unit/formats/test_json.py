@@ -19,7 +19,7 @@ from keyfold.formats.avro_schema import JSON_TEXT, Primitive, Union, avro_type
 from keyfold.formats.column_type import AvroSurvey, JsonSurvey, column_for, survey_for, surveyed_type
 from keyfold.formats.columns import Decoded, JsonColumn
 from keyfold.formats.format import Format, Part
-from keyfold.formats.format_mismatch import Misfit
+from keyfold.formats.format_mismatch import FormatMismatch
 from keyfold.formats.json_type import Shape
 from keyfold.formats.values import JsonValues
 from tests.support.avro_words import Json, decimal, kept, logical, record
@@ -65,7 +65,7 @@ def as_json(schema: Json, *documents: Any) -> Decoded:
 )  # fmt: skip
 def test_json_by_a_schema(schema: Json, document: Any, value: Any) -> None:
     found = as_json(schema, document)
-    assert found.misfits == []
+    assert found.mismatches == []
     if document != "NaN":
         assert found.array.to_pylist() == [value]
 
@@ -110,9 +110,9 @@ def test_json_that_does_not_fit(schema: Json, document: Any, what: str) -> None:
             as_json(schema, document)
         return
     found = as_json(schema, None, document)
-    ((row, misfit),) = found.misfits
+    ((row, mismatch),) = found.mismatches
     assert row == 1
-    assert misfit.message.startswith(what)
+    assert mismatch.message.startswith(what)
     assert found.array.to_pylist() == [None, None]
 
 
@@ -123,7 +123,7 @@ def surveyed(*documents: Any) -> Any:
     survey.look(array, None)
     column = column_for(Part.VALUE, Format.JSON, kept(), surveyed_type([survey], kept(), Part.VALUE))
     found = column.decode(array, None)
-    return column.type, found.array.to_pylist(), len(found.misfits)
+    return column.type, found.array.to_pylist(), len(found.mismatches)
 
 
 @pytest.mark.parametrize(
@@ -203,10 +203,10 @@ def test_connects_envelope_is_opened() -> None:
         "named": {"a": 1},
     }
     more = {**CONNECT, "fields": [*FIELDS, {"field": "new", "type": "string", "optional": True}]}
-    kind, rows, misfits = surveyed(
+    kind, rows, mismatches = surveyed(
         envelope(CONNECT, payload), envelope(more, {**payload, "new": "n"}), envelope(None, None)
     )
-    assert misfits == 0
+    assert mismatches == 0
     assert rows[0] == {
         "id": 1, "raw": b"\1\2", "sum": Decimal("2.56"), "day": date(2022, 1, 8),
         "at": datetime(1970, 1, 1, 0, 0, 0, 1000, UTC), "tags": ["x"], "by": [{"key": 1, "value": "a"}],
@@ -235,7 +235,7 @@ def test_connects_envelope_is_opened() -> None:
 )
 def test_an_envelope_that_does_not_fit(schema: Json, payload: Any, what: str) -> None:
     found = JsonColumn(avro_type("string")).decode(pa.array([envelope(schema, payload)], pa.binary()), None)
-    assert what in found.misfits[0][1].message
+    assert what in found.mismatches[0][1].message
 
 
 def test_what_is_surveyed() -> None:
@@ -281,12 +281,12 @@ def test_what_is_nested_very_deeply() -> None:
     deep: Any = 1
     for _ in range(300):
         deep = {"a": [deep]}
-    kind, rows, misfits = surveyed(deep, {"a": []})
-    assert misfits == 0
+    kind, rows, mismatches = surveyed(deep, {"a": []})
+    assert mismatches == 0
     assert len(rows) == 2
     assert str(kind).count("struct") == 25
     found = as_json(["null", "string"], b"[" * 900 + b"]" * 900)
-    assert len(found.misfits) == 1
+    assert len(found.mismatches) == 1
 
 
 @pytest.mark.parametrize("name", ["", "a.b", "é", "a b", "`"])
@@ -296,14 +296,14 @@ def test_any_name_of_a_member(name: str) -> None:
 
 def test_halves_of_surrogate_pairs() -> None:
     assert surveyed(b'{"\\ud800": 1}', b'{"a": 1}')[1] == ['{"\\ud800":1}', '{"a":1}']
-    kind, rows, misfits = surveyed(b'{"a": "\\ud800"}', b'{"a": "b"}')
-    assert (rows, misfits) == ([None, {"a": "b"}], 1)
+    kind, rows, mismatches = surveyed(b'{"a": "\\ud800"}', b'{"a": "b"}')
+    assert (rows, mismatches) == ([None, {"a": "b"}], 1)
     assert kind == pa.struct([("a", pa.string())])
 
 
 def test_connects_struct_without_fields_is_text() -> None:
-    _, rows, misfits = surveyed(envelope({"type": "struct", "fields": []}, {}))
-    assert (rows, misfits) == (["{}"], 0)
+    _, rows, mismatches = surveyed(envelope({"type": "struct", "fields": []}, {}))
+    assert (rows, mismatches) == (["{}"], 0)
 
 
 def test_what_is_remembered_of_envelopes_changes_nothing() -> None:
@@ -338,8 +338,8 @@ def test_what_is_remembered_of_envelopes_changes_nothing() -> None:
                 for values in (alone, together):
                     try:
                         results.append(values.value(data, ()))
-                    except Misfit as misfit:
-                        results.append(misfit.message)
+                    except FormatMismatch as mismatch:
+                        results.append(mismatch.message)
                 assert results[0] == results[1], data
                 if expected is None:
                     assert results[0] == {"more": 1} or not isinstance(results[0], dict) or "payload" in results[0]
@@ -357,9 +357,9 @@ def test_numbers_that_are_short_as_text_and_endless_as_numbers(exact: bool) -> N
         found = as_json(
             schema, b'{"a":' + number + b"}", b'{"b":' + number + b"}", b'{"sum":' + number + b"}", b'{"a":1e3}'
         )
-        assert [row for row, _ in found.misfits] == ([0, 2] if exact else [0])
+        assert [row for row, _ in found.mismatches] == ([0, 2] if exact else [0])
         assert found.array.to_pylist()[3]["a"] == 1000
         long = {"schema": {"type": "int64"}, "payload": 0}
         data = json.dumps(long).encode().replace(b"0}", number + b"}")
-        with pytest.raises(Misfit, match="but its schema says int64"):
+        with pytest.raises(FormatMismatch, match="but its schema says int64"):
             JsonValues(exact=exact).value(data, ())

@@ -12,6 +12,7 @@ import pytest
 from isal.isal_zlib import crc32
 
 from keyfold.errors import KeyfoldError, ObjectTooLarge
+from keyfold.formats.schema_archive import _same_json
 from keyfold.log.codec import open_codec
 from keyfold.log.first_copy import FirstCopy
 from keyfold.log.names import Place
@@ -31,7 +32,6 @@ from keyfold_replicator.state.states import PartitionState, SyncState
 from keyfold_replicator.status.status import _body
 from keyfold_replicator.status.status_report import report_of
 from keyfold_sink.status import dump, load_worker
-from keyfold_sink.validate.convert.schema_archive import _same_json
 from keyfold_sink.worker.desired_state import DesiredStateUnreadable, decode
 from tests.support.fake_service import worker
 

@@ -155,11 +155,11 @@ NINE_DIGITS = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale
 
 
 def column_of_decimals(kind: str, value: bytes, scale: int) -> list[str]:
-    """Decode a value into a column of decimals; the misfits."""
+    """Decode a value into a column of decimals; the mismatches."""
     writer = {"type": "bytes", "logicalType": "decimal", "precision": scale + 1, "scale": scale}
     part, schemas = Part.VALUE, kept(writer)
     column = column_for(part, Format(kind), schemas, avro_type(NINE_DIGITS))
-    return [str(misfit) for _, misfit in column.decode(pa.array([value, None]), None).misfits]
+    return [str(mismatch) for _, mismatch in column.decode(pa.array([value, None]), None).mismatches]
 
 
 @pytest.mark.parametrize(
@@ -172,8 +172,8 @@ def column_of_decimals(kind: str, value: bytes, scale: int) -> list[str]:
 )
 def test_a_decimal_of_any_exponent_is_a_misfit(bounded: Bounded, kind: str, value: bytes, scale: int) -> None:
     """Arrow rescaled it by a table of powers of ten, read far beyond the table, and the process died of SIGSEGV."""
-    (misfit,) = bounded.run(column_of_decimals, kind, value, scale)
-    assert "not exact in 9 digits with 4 decimal places" in misfit
+    (mismatch,) = bounded.run(column_of_decimals, kind, value, scale)
+    assert "not exact in 9 digits with 4 decimal places" in mismatch
 
 
 @pytest.mark.parametrize(

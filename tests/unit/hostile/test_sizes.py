@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from keyfold.errors import Corrupt, KeyfoldError, ObjectTooLarge
-from keyfold.formats.schema_archive import KeptSchemas, SchemaUnusable
+from keyfold.formats.schema_archive import ArchivedSchemaUnusable, SchemaArchive, SchemaConflict
 from keyfold.log.index import read_index
 from keyfold.log.names import FIRST_COPY_NAME, schema_key
 from keyfold.log.partition_log import PartitionLog
@@ -25,8 +25,6 @@ from keyfold.store.pacing import Pacer
 from keyfold.store.s3 import S3Store
 from keyfold.verify.partition import verify_partition
 from keyfold_replicator.status.status_report import load_report
-from keyfold_sink.validate.convert.schema_archive import SchemaArchiveWriter as SinkSchemas
-from keyfold_sink.validate.convert.schema_archive import SchemaConflict
 from keyfold_sink.worker.desired_state import DesiredStateDocument
 from tests.support.logs import PLACE, MadeLog, records
 
@@ -53,7 +51,7 @@ def first_copy(store: MemoryStore) -> object:
 
 def keep(store: MemoryStore) -> object:
     store.put(schema_key("topics", 7), b"{}", Create())
-    SinkSchemas(store, "topics").keep(7, '"string"', "http://registry")
+    SchemaArchive(store, "topics").add(7, '"string"', "http://registry")
     return "kept"
 
 
@@ -63,7 +61,7 @@ ENTRY = MadeLog().append(records("a=1 b=2"))
 READERS: dict[str, tuple[Callable[[MemoryStore], object], type[KeyfoldError]]] = {
     "manifest": (load, Corrupt),
     "marker of a first copy": (first_copy, ObjectTooLarge),
-    "kept schema": (lambda store: KeptSchemas(store, "topics").text(7), SchemaUnusable),
+    "kept schema": (lambda store: SchemaArchive(store, "topics").text(7), ArchivedSchemaUnusable),
     "kept schema of a sink": (keep, SchemaConflict),
     "orders": (lambda store: DesiredStateDocument(store, "s/", ManualClock(), Random(1)).refresh(), ObjectTooLarge),
     "registration": (lambda store: CasDocument(store, "r", ManualClock(), Random(1)).read(), ObjectTooLarge),

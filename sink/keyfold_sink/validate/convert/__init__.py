@@ -9,6 +9,5 @@ avro_check          Avro with schema ids
 avro_layout         compile an Avro schema into a check of bytes
 avro_schema         names and references in Avro schemas
 schemas             schemas by id: known, requested or refused
-schema_archive      schemas stored beside the log
 registry_api, registry      the interface of a Schema Registry, and its client
 """

@@ -15,20 +15,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Final
-from uuid import UUID
 
+from keyfold.formats import framing
+from keyfold.formats.format import Part
+from keyfold.formats.framing import ID_BYTES, has_guid, head_of
 from keyfold_sink.validate.convert.api import SchemasPending
 from keyfold_sink.validate.convert.avro_layout import AvroDataInvalid, Step
 from keyfold_sink.validate.convert.columns import BatchId, ColumnFailure, Headers
 from keyfold_sink.validate.convert.registry_api import SchemaKey
 from keyfold_sink.validate.convert.schemas import KnownSchema, Schemas
 
-KEY_HEADER: Final = "__key_schema_id"
-VALUE_HEADER: Final = "__value_schema_id"
+KEY_HEADER: Final = Part.KEY.schema_header
+VALUE_HEADER: Final = Part.VALUE.schema_header
 
-_ID, _GUID = 0, 1
-_ID_BYTES: Final = 5
-_GUID_BYTES: Final = 17
 # The maximum nesting of a value times about three calls per level, if the interpreter's own limit is lower.
 _DEEPEST: Final = 10_000
 
@@ -138,17 +137,16 @@ class AvroCheck:
         """Group records by the schema id before their data."""
         if not indexes:
             return
-        heads = [column[index][:_ID_BYTES] for index in indexes]  # type: ignore[index]  # no nulls among them
+        heads = [column[index][:ID_BYTES] for index in indexes]  # type: ignore[index]  # no nulls among them
         first = heads[0]
         by_head: dict[bytes, Sequence[int]] = {}
-        if heads.count(first) == len(heads) and first[:1] != bytes([_GUID]):
+        if heads.count(first) == len(heads) and not has_guid(first):
             by_head[first] = indexes
         else:
             for index in indexes:
                 value = column[index]
                 assert value is not None
-                head = value[:_GUID_BYTES] if value[:1] == bytes([_GUID]) else value[:_ID_BYTES]
-                by_head.setdefault(head, []).append(index)  # type: ignore[attr-defined]
+                by_head.setdefault(head_of(value), []).append(index)  # type: ignore[attr-defined]
         for head, of_head in by_head.items():
             try:
                 key, begin = read_head(head)
@@ -160,14 +158,13 @@ class AvroCheck:
 
 def read_head(head: bytes) -> tuple[SchemaKey, int]:
     """Return the schema that the first bytes name, and where the data begins. Raise `NotFramed`."""
-    if head[:1] == bytes([_ID]) and len(head) >= _ID_BYTES:
-        return int.from_bytes(head[1:_ID_BYTES]), _ID_BYTES
-    if head[:1] == bytes([_GUID]) and len(head) >= _GUID_BYTES:
-        return str(UUID(bytes=head[1:_GUID_BYTES])), _GUID_BYTES
-    if head[:1] in {bytes([_ID]), bytes([_GUID])}:
-        raise NotFramed("no schema id", f"has {len(head)} bytes, too few for a schema id")
-    what = f"begins with byte {head[0]}" if head else "is empty"
-    raise NotFramed("no magic byte", f"{what} instead of the 0 that Confluent's serializers write before a schema id")
+    try:
+        return framing.read_head(head)
+    except framing.NoSchemaId as error:
+        if error.has_magic_byte:
+            raise NotFramed("no schema id", error.message) from error
+        message = f"{error.start} instead of the 0 that Confluent's serializers write before a schema id"
+        raise NotFramed("no magic byte", message) from error
 
 
 def _named(header: str, column: Sequence[bytes | None], headers: Headers) -> dict[int, list[bytes]]:

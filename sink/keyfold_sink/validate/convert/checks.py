@@ -14,6 +14,7 @@ from random import Random
 from typing import Final, Protocol
 
 from keyfold.errors import ConfigError
+from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.log.record import RecordColumns
 from keyfold.runtime.clock import Clock
 from keyfold.store.api import ObjectStore
@@ -33,7 +34,6 @@ from keyfold_sink.validate.convert.columns import BatchId, ColumnCheck, ColumnFa
 from keyfold_sink.validate.convert.connect_schema import Fit, SchemaInvalid, compile_fit
 from keyfold_sink.validate.convert.json_check import EnvelopeCheck, JsonCheck, NotJson, OneSchemaCheck, parse
 from keyfold_sink.validate.convert.registry_api import SchemaRegistry
-from keyfold_sink.validate.convert.schema_archive import SchemaArchiveWriter
 from keyfold_sink.validate.convert.schemas import Schemas, SchemaTimings, registry_retry
 
 _KEYS: Final = {ConnectStage.KEY_CONVERTER: "key.converter", ConnectStage.VALUE_CONVERTER: "value.converter"}
@@ -121,7 +121,7 @@ def checks_of(
     key = parse_converter("key.converter", options.key_converter, options.key_converter_settings)
     value = parse_converter("value.converter", options.value_converter, options.value_converter_settings)
     header = parse_header_converter("header.converter", options.header_converter, options.header_converter_settings)
-    kept = SchemaArchiveWriter(store, options.topics_dir)
+    archive = SchemaArchive(store, options.topics_dir)
     asked: dict[str, Schemas] = {}
 
     def schemas(settings: RegistrySettings) -> Schemas:
@@ -131,7 +131,7 @@ def checks_of(
             registry = (open_registry or confluent_registry)(settings)
             asked[same] = Schemas(
                 registry,
-                kept,
+                archive,
                 clock=clock,
                 random=random,
                 cache_size=settings.cache_size,

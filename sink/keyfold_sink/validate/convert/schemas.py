@@ -32,6 +32,7 @@ from typing import Final, TypeVar
 import structlog
 
 from keyfold.errors import KeyfoldError
+from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.formats.schema_bounds import SchemaTooLarge, require_bounded, require_bounded_text
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.retry import Backoff
@@ -46,7 +47,6 @@ from keyfold_sink.validate.convert.registry_api import (
     SchemaRegistry,
     SchemaUnknown,
 )
-from keyfold_sink.validate.convert.schema_archive import SchemaArchiveWriter
 
 ASKERS: Final = 8
 _FIRST_DELAY_MS: Final = 100
@@ -113,7 +113,7 @@ class Schemas:
     def __init__(
         self,
         registry: SchemaRegistry,
-        kept: SchemaArchiveWriter,
+        archive: SchemaArchive,
         *,
         clock: Clock,
         random: Random,
@@ -123,7 +123,7 @@ class Schemas:
     ) -> None:
         self._timings = timings or SchemaTimings()
         look_again_s = self._timings.look_again_s
-        self._asker = _Asker(registry, kept, clock, random, retry or RegistryRetry(), look_again_s)
+        self._asker = _Asker(registry, archive, clock, random, retry or RegistryRetry(), look_again_s)
         self._clock = clock
         self._cache_size = cache_size
         self._answers: OrderedDict[SchemaKey, tuple[Answer, float]] = OrderedDict()
@@ -218,14 +218,14 @@ class _Asker:
     def __init__(
         self,
         registry: SchemaRegistry,
-        kept: SchemaArchiveWriter,
+        archive: SchemaArchive,
         clock: Clock,
         random: Random,
         retry: RegistryRetry,
         look_again_s: float,
     ) -> None:
         self._registry = registry
-        self._kept = kept
+        self._archive = archive
         self._clock = clock
         self._random = random
         self._retry = retry
@@ -287,7 +287,7 @@ class _Asker:
             if registered.kind != AVRO:
                 return RefusedSchema("not an Avro schema", f"schema {key} is {registered.kind}, not Avro")
             text, check = read_schema(registered)
-            self._repeat(lambda: self._kept.keep(key, text, self._registry.url))
+            self._repeat(lambda: self._archive.add(key, text, self._registry.url))
             return KnownSchema(check)
         except SchemaUnknown as error:
             return None if question.looks else RefusedSchema("unknown schema", f"schema {key}: {error}")

@@ -9,12 +9,12 @@ import time
 import pytest
 
 from keyfold.errors import KeyfoldError, StoreUnavailable
+from keyfold.formats.schema_archive import SchemaConflict
 from keyfold.runtime.buffers import Bytes
 from keyfold.store.api import PutMode, PutResult
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.validate.convert.api import SchemasPending
 from keyfold_sink.validate.convert.registry_api import RegistryRefused
-from keyfold_sink.validate.convert.schema_archive import SchemaConflict
 from keyfold_sink.validate.convert.schemas import SchemaTimings
 from tests.support.avro_cases import framed
 from tests.support.avro_checks import ALICE, USER, causes, judged, names, opened, wait

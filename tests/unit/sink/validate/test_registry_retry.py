@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from keyfold.errors import StoreUnavailable
+from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.runtime.buffers import Bytes
 from keyfold.runtime.clock import ManualClock, SystemClock
 from keyfold.runtime.retry import Backoff
@@ -27,7 +28,6 @@ from keyfold_sink.validate.convert.registry_api import (
     SchemaKey,
     SchemaUnknown,
 )
-from keyfold_sink.validate.convert.schema_archive import SchemaArchiveWriter
 from keyfold_sink.validate.convert.schemas import (
     KnownSchema,
     RefusedSchema,
@@ -68,7 +68,7 @@ class AwayRegistry:
 def schemas(registry: AwayRegistry, give_up_after_s: float | None, store: MemoryStore | None = None) -> Schemas:
     return Schemas(
         registry,
-        SchemaArchiveWriter(store or MemoryStore(), "topics"),
+        SchemaArchive(store or MemoryStore(), "topics"),
         clock=SystemClock(),
         random=Random(1),
         cache_size=100,

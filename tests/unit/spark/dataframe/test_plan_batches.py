@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from keyfold.errors import ConfigError
-from keyfold.formats.format_mismatch import RecordMisfit
-from keyfold.formats.schema_archive import KeptSchemas
+from keyfold.formats.format_mismatch import RecordFormatMismatch
+from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.log.names import schema_key
 from keyfold.log.record import Record
 from keyfold.read.log import Log
@@ -79,10 +79,10 @@ def test_batches_have_the_columns_that_spark_was_promised(store: MemoryStore, lo
     assert rows.column("is_tombstone").to_pylist() == [False, True, False]
 
 
-def keep(store: MemoryStore, schemas: dict[int, Any]) -> KeptSchemas:
+def keep(store: MemoryStore, schemas: dict[int, Any]) -> SchemaArchive:
     for key, schema in schemas.items():
         store.put(schema_key("topics", key), json.dumps(schema).encode(), Create())
-    return KeptSchemas(store, "topics")
+    return SchemaArchive(store, "topics")
 
 
 def test_the_newest_schema_is_that_of_the_last_value(store: MemoryStore, log: Log) -> None:
@@ -99,13 +99,13 @@ def test_the_newest_schema_is_that_of_the_last_value(store: MemoryStore, log: Lo
 
 def test_an_empty_log_needs_no_schema(store: MemoryStore, log: Log) -> None:
     _ = MadeLog(store=store).sink
-    assert json.loads(_reader(Typing("value", "avro"), log, KeptSchemas(store, "topics"), [0])) == "bytes"
+    assert json.loads(_reader(Typing("value", "avro"), log, SchemaArchive(store, "topics"), [0])) == "bytes"
 
 
 def test_a_schema_that_is_not_kept_must_be_given(store: MemoryStore, log: Log) -> None:
     append(store, b"\0\0\0\0\7\2a")
     with pytest.raises(ConfigError, match=r"reader_schema.*names schema 7, which was not kept"):
-        _reader(Typing("value", "avro"), log, KeptSchemas(store, "topics"), [0])
+        _reader(Typing("value", "avro"), log, SchemaArchive(store, "topics"), [0])
 
 
 def test_tasks_read_each_value_by_its_own_schema(store: MemoryStore, log: Log) -> None:
@@ -117,5 +117,5 @@ def test_tasks_read_each_value_by_its_own_schema(store: MemoryStore, log: Log) -
     assert typed.column("value").type == lenient.type
     assert typed.column("value").to_pylist() == [{"name": "a", "age": None}, {"name": "b", "age": 2}, None, None]
     strict = _avro_typing(Typing("value", "avro", NEW), json.dumps(NEW))
-    with pytest.raises(RecordMisfit, match=r"users-0: the value at offset 3 begins with byte 112"):
+    with pytest.raises(RecordFormatMismatch, match=r"users-0: the value at offset 3 begins with byte 112"):
         list(_decoding(Here(store), "topics", "users", [strict])([batch]))
