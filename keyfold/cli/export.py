@@ -14,6 +14,7 @@ from keyfold.cli.context import CliContext
 from keyfold.cli.log import Timestamp, json_option, open_store_of, open_target, topic_arguments
 from keyfold.cli.typed import key_format_option, value_format_option
 from keyfold.errors import ConfigError
+from keyfold.formats.format import FORMATS_WITH_SCHEMA
 from keyfold.runtime.terminal import echo
 from keyfold.runtime.text import size_text
 
@@ -115,9 +116,9 @@ def _check(asked: dict[str, Any]) -> None:
         raise click.UsageError("--latest reads the whole log: it cannot be combined with offsets or a timestamp")
     for part in ("", "key_"):
         kind = asked["key_format" if part else "value_format"]
-        if asked[f"{part}reader_schema"] is not None and kind not in {"json", "avro"}:
+        if asked[f"{part}reader_schema"] is not None and kind not in FORMATS_WITH_SCHEMA:
             option, of = (f"--{part}reader-schema".replace("_", "-"), "--key-format" if part else "--value-format")
-            raise click.UsageError(f"{option} needs {of} json or avro, not {kind}")
+            raise click.UsageError(f"{option} needs {of} {' or '.join(FORMATS_WITH_SCHEMA)}, not {kind}")
 
 
 def _schema(option: str, path: Path | None) -> Type | None:

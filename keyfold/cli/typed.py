@@ -10,18 +10,20 @@ from uuid import UUID
 
 import click
 
+from keyfold.formats.format import FORMAT_NAMES
+
 if TYPE_CHECKING:
-    from keyfold.formats.format import Part
+    from keyfold.formats.format import RecordPart
     from keyfold.log.record import Record
     from keyfold.store.api import ObjectStore
 
-FORMATS = click.Choice(["bytes", "string", "json", "avro"])
+_FORMATS = click.Choice(FORMAT_NAMES)
 
 key_format_option = click.option(
-    "--key-format", type=FORMATS, default="bytes", show_default=True, help="How to decode keys."
+    "--key-format", type=_FORMATS, default="bytes", show_default=True, help="How to decode keys."
 )
 value_format_option = click.option(
-    "--value-format", type=FORMATS, default="bytes", show_default=True, help="How to decode values."
+    "--value-format", type=_FORMATS, default="bytes", show_default=True, help="How to decode values."
 )
 
 
@@ -31,11 +33,11 @@ class Printer:
     def __init__(self, store: ObjectStore, topics_dir: str, topic: str, formats: Mapping[str, str]) -> None:
         """Take `formats` from the options: `key_format` and `value_format`."""
         from keyfold.formats.decoder import Decoder
-        from keyfold.formats.format import Part
+        from keyfold.formats.format import RecordPart
         from keyfold.formats.schema_archive import SchemaArchive
 
         self._topic = topic
-        self._typed = [part for part in Part if formats[f"{part.value}_format"] != "bytes"]
+        self._typed = [part for part in RecordPart if formats[f"{part.value}_format"] != "bytes"]
         self._decoder = Decoder(
             key_format=formats["key_format"],
             value_format=formats["value_format"],
@@ -64,7 +66,7 @@ class Printer:
                 found[part.value] = (value if isinstance(value, str) else show.dumps(value)).encode()
         return show.record_line(self._topic, partition, replace(record, **found))
 
-    def _plain(self, partition: int, record: Record, part: Part) -> Any:
+    def _plain(self, partition: int, record: Record, part: RecordPart) -> Any:
         from keyfold.formats.format_mismatch import FormatMismatch, mismatch_at
 
         try:

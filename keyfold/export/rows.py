@@ -21,7 +21,7 @@ import pyarrow as pa
 from keyfold.export.request import OnError
 from keyfold.formats.column_width import in_parts
 from keyfold.formats.columns import BadRows, Column
-from keyfold.formats.format import Part
+from keyfold.formats.format import RecordPart
 from keyfold.formats.format_mismatch import mismatch_at
 from keyfold.log.names import Place
 
@@ -43,14 +43,14 @@ class Rows:
     """A converter of a topic's records to rows. Thread-safe."""
 
     def __init__(self, key: Column, value: Column, on_error: OnError) -> None:
-        self._columns = {Part.KEY: key, Part.VALUE: value}
+        self._columns = {RecordPart.KEY: key, RecordPart.VALUE: value}
         self._on_error = on_error
         self.schema = self._schema()
 
     def _schema(self) -> pa.Schema:
         parts = [pa.field(part.value, column.type) for part, column in self._columns.items()]
         if self._on_error is OnError.NULL:
-            parts += [pa.field(f"{part.value}_error", pa.string()) for part in Part]
+            parts += [pa.field(f"{part.value}_error", pa.string()) for part in RecordPart]
         return pa.schema(
             [
                 pa.field("partition", pa.int32(), nullable=False),
@@ -82,12 +82,14 @@ class Rows:
         made |= {part.value: found.array for part, found in decoded.items()}
         made["partition"] = pa.repeat(pa.scalar(place.partition, pa.int32()), len(batch))
         if self._on_error is OnError.NULL:
-            made |= {f"{part.value}_error": _errors(bad.get(part, ()), len(batch)) for part in Part}
+            made |= {f"{part.value}_error": _errors(bad.get(part, ()), len(batch)) for part in RecordPart}
         arrays = [_as(made[each.name], each.type) for each in self.schema]
         table = pa.Table.from_arrays(arrays, schema=self.schema)
         return table.filter(_others(bad.values(), len(batch))) if bad and self._on_error is OnError.SKIP else table
 
-    def _judge(self, place: Place, offsets: pa.Array, bad: dict[Part, BadRows], mismatches: FormatMismatches) -> None:
+    def _judge(
+        self, place: Place, offsets: pa.Array, bad: dict[RecordPart, BadRows], mismatches: FormatMismatches
+    ) -> None:
         found = sorted(((row, part, mismatch) for part, rows in bad.items() for row, mismatch in rows), key=_by_row)
         errors = (
             mismatch_at(place.topic, place.partition, offsets[row].as_py(), part, mismatch, hint=_HINT)
@@ -102,7 +104,7 @@ class Rows:
             mismatches.nulled += len(found)
 
 
-def _by_row(found: tuple[int, Part, Any]) -> int:
+def _by_row(found: tuple[int, RecordPart, Any]) -> int:
     return found[0]
 
 

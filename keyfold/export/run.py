@@ -21,8 +21,9 @@ from keyfold.export.source import Moved, Pin, batches, lost, pin
 from keyfold.export.summary import ExportedPartition, about, footer, summary_text
 from keyfold.export.target import StagedFile, Target, claim_text, part_name
 from keyfold.formats.avro_schema import Type
-from keyfold.formats.column_type import Survey, column_for, survey_for, surveyed_type
-from keyfold.formats.format import Part
+from keyfold.formats.column_type import column_for, survey_for, surveyed_type
+from keyfold.formats.format import RecordPart
+from keyfold.formats.handlers import TypeSurvey
 from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.read.log import Log
 from keyfold.runtime.clock import Clock
@@ -128,22 +129,22 @@ class _Work:
                 raise error
         return [future.result() for future in futures]
 
-    def _readers(self, pins: Sequence[Pin]) -> tuple[dict[Part, Type | None], bool]:
+    def _readers(self, pins: Sequence[Pin]) -> tuple[dict[RecordPart, Type | None], bool]:
         """The types of keys and values, and whether they were taken from the data."""
         request = self._request
-        readers = {Part.KEY: request.key_reader, Part.VALUE: request.value_reader}
-        kinds = {Part.KEY: request.key_format, Part.VALUE: request.value_format}
-        wanted = [part for part in Part if survey_for(part, kinds[part], readers[part]) is not None]
+        readers = {RecordPart.KEY: request.key_reader, RecordPart.VALUE: request.value_reader}
+        kinds = {RecordPart.KEY: request.key_format, RecordPart.VALUE: request.value_format}
+        wanted = [part for part in RecordPart if survey_for(part, kinds[part], readers[part]) is not None]
         if not wanted:
             return readers, False
 
-        def look(pinned: Pin) -> dict[Part, Survey]:
+        def look(pinned: Pin) -> dict[RecordPart, TypeSurvey]:
             surveys = {part: survey_for(part, kinds[part], None) for part in wanted}
             found = {part: survey for part, survey in surveys.items() if survey is not None}
             for batch in batches(self._log, pinned, request):
                 self._check_stop()
                 for part, survey in found.items():
-                    survey.look(batch.column(part.value), batch.column("headers"))
+                    survey.add(batch.column(part.value), batch.column("headers"))
             return found
 
         looks = self._each(look, pins)
@@ -151,10 +152,10 @@ class _Work:
             readers[part] = surveyed_type([found[part] for found in looks], self._schemas, part)
         return readers, True
 
-    def _rows(self, readers: dict[Part, Type | None]) -> Rows:
+    def _rows(self, readers: dict[RecordPart, Type | None]) -> Rows:
         request = self._request
-        key = column_for(Part.KEY, request.key_format, self._schemas, readers[Part.KEY])
-        value = column_for(Part.VALUE, request.value_format, self._schemas, readers[Part.VALUE])
+        key = column_for(RecordPart.KEY, request.key_format, self._schemas, readers[RecordPart.KEY])
+        value = column_for(RecordPart.VALUE, request.value_format, self._schemas, readers[RecordPart.VALUE])
         return Rows(key, value, request.on_error)
 
     def _check_stop(self) -> None:

@@ -17,7 +17,7 @@ from keyfold.formats.avro_read import Into
 from keyfold.formats.avro_schema import Type, has_decimals
 from keyfold.formats.avro_vector import Misplaced, Unsuited, read_arrow
 from keyfold.formats.column_width import ROOM_BYTES, Room, TooWide, measure_of, null_bytes
-from keyfold.formats.format import Part
+from keyfold.formats.format import RecordPart
 from keyfold.formats.format_mismatch import FormatMismatch
 from keyfold.formats.framed_columns import Frame, Raw, find_frames, named_headers
 from keyfold.formats.json_values import compile_json
@@ -96,7 +96,7 @@ class JsonColumn:
 class AvroColumn:
     """Avro in Confluent's framing, for a reader's schema."""
 
-    def __init__(self, part: Part, schemas: SchemaArchive, reader: Type) -> None:
+    def __init__(self, part: RecordPart, schemas: SchemaArchive, reader: Type) -> None:
         """Raises `NoArrowType`."""
         self.type = arrow_type(reader)
         self._header = part.schema_header

@@ -14,9 +14,9 @@ from typing import Any
 
 from keyfold.formats.avro_default import check_defaults
 from keyfold.formats.avro_schema import NotAvro, Type, parse_avro
-from keyfold.formats.format import Format, Part
+from keyfold.formats.format import Format, RecordPart
+from keyfold.formats.handlers import HANDLERS
 from keyfold.formats.schema_archive import SchemaArchive
-from keyfold.formats.values import AvroValues, BytesValues, JsonValues, StringValues, Values
 from keyfold.log.record import Header, Record
 
 
@@ -37,8 +37,8 @@ class Decoder:
         reader schema that is none.
         """
         reader = None if reader_schema is None else reader_type(reader_schema)
-        self._key = _values(Part.KEY, Format(key_format), schemas, None)
-        self._value = _values(Part.VALUE, Format(value_format), schemas, reader)
+        self._key = HANDLERS[Format(key_format)].values(RecordPart.KEY, schemas, None)
+        self._value = HANDLERS[Format(value_format)].values(RecordPart.VALUE, schemas, reader)
 
     def key(self, record: Record) -> Any:
         """A record's key. Raises `FormatMismatch`, which does not know where the record is."""
@@ -48,9 +48,9 @@ class Decoder:
         """A record's value. Raises `FormatMismatch`, which does not know where the record is."""
         return None if record.value is None else self._value.value(record.value, record.headers)
 
-    def decode(self, part: Part, data: bytes | None, headers: Sequence[Header] = ()) -> Any:
+    def decode(self, part: RecordPart, data: bytes | None, headers: Sequence[Header] = ()) -> Any:
         """As `key` and `value`, for bytes that are in no record."""
-        values = self._key if part is Part.KEY else self._value
+        values = self._key if part is RecordPart.KEY else self._value
         return None if data is None else values.value(data, headers)
 
 
@@ -62,13 +62,3 @@ def reader_type(text: str | bytes) -> Type:
     except NotAvro as error:
         raise ValueError(f"is not an Avro schema: {error}") from error
     return schema
-
-
-def _values(part: Part, kind: Format, schemas: SchemaArchive | None, reader: Type | None) -> Values:
-    if kind is Format.AVRO:
-        if schemas is None:
-            raise ValueError("pass `schemas`: the format avro needs the kept schemas")
-        return AvroValues(part, schemas, reader)
-    if kind is Format.JSON:
-        return JsonValues()
-    return StringValues() if kind is Format.STRING else BytesValues()

@@ -7,7 +7,7 @@ its message names topic, partition, offset and schema.
 from __future__ import annotations
 
 from keyfold.errors import KeyfoldError, LogError
-from keyfold.formats.format import Part
+from keyfold.formats.format import RecordPart
 
 SchemaKey = int | str
 """The id of a schema, or its GUID in its canonical form (lower case, with hyphens)."""
@@ -25,7 +25,15 @@ class RecordFormatMismatch(LogError):
     """A record's key or value is not of its format. `offset` says which record, `schema` which writer schema."""
 
     def __init__(
-        self, topic: str, partition: int, message: str, *, offset: int, part: Part, schema: SchemaKey | None, hint: str
+        self,
+        topic: str,
+        partition: int,
+        message: str,
+        *,
+        offset: int,
+        part: RecordPart,
+        schema: SchemaKey | None,
+        hint: str,
     ) -> None:
         super().__init__(topic, partition, message, hint=hint)
         self.offset = offset
@@ -34,7 +42,7 @@ class RecordFormatMismatch(LogError):
 
 
 def mismatch_at(
-    topic: str, partition: int, offset: int, part: Part, mismatch: FormatMismatch, *, hint: str
+    topic: str, partition: int, offset: int, part: RecordPart, mismatch: FormatMismatch, *, hint: str
 ) -> RecordFormatMismatch:
     """Return the error of a record for the error of its bytes."""
     message = f"the {part.value} at offset {offset} {mismatch.message}"

@@ -21,7 +21,7 @@ from keyfold.formats.avro_read import FAULTS, Into, Read, compile_reader, fault_
 from keyfold.formats.avro_resolve import Action, resolve, resolve_rest
 from keyfold.formats.avro_schema import NotAvro, Type, avro_type
 from keyfold.formats.connect_json import Envelope, is_envelope
-from keyfold.formats.format import Part
+from keyfold.formats.format import RecordPart
 from keyfold.formats.format_mismatch import FormatMismatch, SchemaKey
 from keyfold.formats.framing import is_bytes_alone, read_frame
 from keyfold.formats.schema_archive import SchemaArchive
@@ -212,7 +212,7 @@ def read_whole(read: Read, data: bytes, begin: int, key: SchemaKey) -> Any:
 class AvroValues:
     """Avro in Confluent's framing."""
 
-    def __init__(self, part: Part, schemas: SchemaArchive, reader: Type | None = None) -> None:
+    def __init__(self, part: RecordPart, schemas: SchemaArchive, reader: Type | None = None) -> None:
         self._header = part.schema_header
         self._readers = WriterReaders(schemas, reader, Into.PYTHON)
 

@@ -21,7 +21,7 @@ from pyspark.sql import functions as fn
 
 from keyfold.errors import ConfigError, ObjectNotFound
 from keyfold.formats.decoder import reader_type
-from keyfold.formats.format import Part
+from keyfold.formats.format import RecordPart
 from keyfold.formats.format_mismatch import FormatMismatch, SchemaKey
 from keyfold.formats.framing import GUID_BYTES, ID_BYTES, is_bytes_alone, read_frame
 from keyfold.formats.schema_archive import ArchivedSchemaUnusable, SchemaArchive
@@ -59,7 +59,7 @@ def _reader(typing: Typing, log: Log, archive: SchemaArchive, partitions: Sequen
     given = typing.reader_schema
     if given is not None:
         return _checked(typing, json.dumps(given) if isinstance(given, Mapping) else given)
-    part = Part(typing.column)
+    part = RecordPart(typing.column)
     keys = [key for partition in partitions for key in _last_schema(log, partition, part)]
     ids = [key for key in keys if isinstance(key, int)]
     if not keys:
@@ -89,7 +89,7 @@ def _checked(typing: Typing, text: Any) -> str:
     return text
 
 
-def _last_schema(log: Log, partition: int, part: Part) -> Iterator[SchemaKey]:
+def _last_schema(log: Log, partition: int, part: RecordPart) -> Iterator[SchemaKey]:
     """The schema by which the last key or value of a partition was written; nothing where there is none."""
     place = log.place(partition)
     while True:
@@ -99,7 +99,7 @@ def _last_schema(log: Log, partition: int, part: Part) -> Iterator[SchemaKey]:
         except ObjectNotFound as error:
             if error.key.removeprefix(place.folder) in log.manifest(partition).object_names():
                 raise
-    data = None if record is None else record.value if part is Part.VALUE else record.key
+    data = None if record is None else record.value if part is RecordPart.VALUE else record.key
     if record is None or data is None:
         return
     try:
@@ -109,9 +109,9 @@ def _last_schema(log: Log, partition: int, part: Part) -> Iterator[SchemaKey]:
         raise ConfigError(f"{part}_format", f"is avro, but {where}") from error
 
 
-def _last_record(log: Log, place: Place, part: Part) -> Record | None:
+def _last_record(log: Log, place: Place, part: RecordPart) -> Record | None:
     for entry in reversed(log.manifest(place.partition).segments):
-        lacking = entry.keyless_count if part is Part.KEY else entry.tombstone_count
+        lacking = entry.keyless_count if part is RecordPart.KEY else entry.tombstone_count
         if lacking < entry.record_count:
             record = _last_of(log, place, entry, part)
             if record is not None:
@@ -119,14 +119,14 @@ def _last_record(log: Log, place: Place, part: Part) -> Record | None:
     return None
 
 
-def _last_of(log: Log, place: Place, entry: SegmentEntry, part: Part) -> Record | None:
+def _last_of(log: Log, place: Place, entry: SegmentEntry, part: RecordPart) -> Record | None:
     rows = read_index(log.store, place, entry, columns=("offset", "key", "is_tombstone")).rows
     for row in reversed(range(rows.num_rows)):
-        has = rows["key"][row].is_valid if part is Part.KEY else not rows["is_tombstone"][row].as_py()
+        has = rows["key"][row].is_valid if part is RecordPart.KEY else not rows["is_tombstone"][row].as_py()
         if has:
             offset = rows["offset"][row].as_py()
             record = next(read_segment(log.store, place, entry, offset, offset + 1))
-            if part is Part.KEY or record.value is not None:
+            if part is RecordPart.KEY or record.value is not None:
                 return record
     return None
 
@@ -166,7 +166,7 @@ def _from_avro(
     from pyspark.sql.avro.functions import from_avro
 
     stored = fn.col(typing.column)
-    name = Part(typing.column).schema_header
+    name = RecordPart(typing.column).schema_header
     named = fn.filter("headers", lambda h: (h["name"] == name) & h["value"].isNotNull())
     in_header = fn.when(fn.size(named) > 0, named[0]["value"])
     first = fn.substring(stored, 1, 1)

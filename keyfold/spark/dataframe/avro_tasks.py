@@ -21,7 +21,7 @@ from keyfold.formats.column_type import column_for
 from keyfold.formats.column_width import in_parts
 from keyfold.formats.columns import Column
 from keyfold.formats.decoder import reader_type
-from keyfold.formats.format import Format, Part
+from keyfold.formats.format import Format, RecordPart
 from keyfold.formats.format_mismatch import mismatch_at
 from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.read.log import Log
@@ -35,7 +35,7 @@ DECIMAL_DIGITS_MAX: Final = 38
 class AvroTyping:
     """One column: what it is read as, and what is done about a row that does not fit."""
 
-    part: Part
+    part: RecordPart
     reader: str
     raises: bool
     type: pa.DataType
@@ -59,7 +59,7 @@ def _avro_typing(typing: Typing, reader: str) -> AvroTyping:
         kind = spark_arrow(arrow_type(reader_type(reader)))
     except (NoArrowType, NotAvro, ValueError) as error:
         raise ConfigError(typing.schema_option, f"cannot be a Spark column: {error}") from error
-    return AvroTyping(Part(typing.column), reader, typing.raises, kind)
+    return AvroTyping(RecordPart(typing.column), reader, typing.raises, kind)
 
 
 def spark_arrow(kind: pa.DataType) -> pa.DataType:  # noqa: PLR0911 - one for each kind

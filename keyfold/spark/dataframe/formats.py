@@ -10,13 +10,12 @@ from pyspark.sql import Column, types
 from pyspark.sql import functions as fn
 
 from keyfold.errors import ConfigError
+from keyfold.formats.format import FORMAT_NAMES, FORMATS_WITH_SCHEMA, FormatName
 
-Format = Literal["bytes", "string", "json", "avro"]
 Mode = Literal["FAILFAST", "PERMISSIVE"]
 ReaderSchema = str | Mapping[str, Any] | types.DataType | None
 """An Avro schema as JSON text or parsed; for json a Spark type or its DDL."""
 
-FORMATS: Final = ("bytes", "string", "json", "avro")
 MODES: Final = ("FAILFAST", "PERMISSIVE")
 
 
@@ -25,16 +24,16 @@ class Typing:
     """The format of one column, `key` or `value`. Raises `ConfigError` for invalid combinations."""
 
     column: Literal["key", "value"]
-    format: Format = "bytes"
+    format: FormatName = "bytes"
     reader_schema: ReaderSchema = None
     mode: Mode = "FAILFAST"
 
     def __post_init__(self) -> None:
-        if self.format not in FORMATS:
-            raise ConfigError(f"{self.column}_format", f"must be one of {', '.join(FORMATS)}, not {self.format!r}")
+        if self.format not in FORMAT_NAMES:
+            raise ConfigError(f"{self.column}_format", f"must be one of {', '.join(FORMAT_NAMES)}, not {self.format!r}")
         if self.mode not in MODES:
             raise ConfigError("mode", f"must be one of {', '.join(MODES)}, not {self.mode!r}")
-        if self.reader_schema is not None and self.format not in {"json", "avro"}:
+        if self.reader_schema is not None and self.format not in FORMATS_WITH_SCHEMA:
             raise ConfigError(self.schema_option, f"cannot be used with {self.column}_format {self.format!r}")
         if self.format == "json" and self.reader_schema is None and not hasattr(fn, "try_parse_json"):
             raise ConfigError(

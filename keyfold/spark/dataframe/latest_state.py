@@ -25,8 +25,9 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
+from keyfold.formats.format import FormatName
 from keyfold.read.log import open_log
-from keyfold.spark.dataframe.formats import Format, Mode, ReaderSchema, Typing
+from keyfold.spark.dataframe.formats import Mode, ReaderSchema, Typing
 from keyfold.spark.dataframe.paths import EngineName
 from keyfold.spark.dataframe.pins import Pin, head_and_tail, pin_log
 from keyfold.spark.dataframe.read_log import at_one_moment, engine_for
@@ -46,8 +47,8 @@ def latest_state(
     topic: str,
     *,
     partitions: Iterable[int] | None = None,
-    key_format: Format = "bytes",
-    value_format: Format = "bytes",
+    key_format: FormatName = "bytes",
+    value_format: FormatName = "bytes",
     reader_schema: ReaderSchema = None,
     key_reader_schema: ReaderSchema = None,
     mode: Mode = "FAILFAST",

@@ -19,8 +19,9 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from keyfold.errors import ObjectNotFound, SnapshotLost
+from keyfold.formats.format import FormatName
 from keyfold.read.log import Log, open_log
-from keyfold.spark.dataframe.formats import Format, Mode, ReaderSchema, Typing
+from keyfold.spark.dataframe.formats import Mode, ReaderSchema, Typing
 from keyfold.spark.dataframe.paths import EngineName, choose_engine
 from keyfold.spark.dataframe.pins import Offsets, Pin, Times, When, pin_log
 from keyfold.spark.dataframe.scan import Engine, scan_records
@@ -46,8 +47,8 @@ def read_log(
     to_offset: Offsets = None,
     from_timestamp: When = None,
     to_timestamp: When = None,
-    key_format: Format = "bytes",
-    value_format: Format = "bytes",
+    key_format: FormatName = "bytes",
+    value_format: FormatName = "bytes",
     reader_schema: ReaderSchema = None,
     key_reader_schema: ReaderSchema = None,
     mode: Mode = "FAILFAST",

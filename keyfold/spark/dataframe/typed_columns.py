@@ -11,13 +11,15 @@ Null is null in every format, so a tombstone stays one. What does not fit fails 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, types
 from pyspark.sql import functions as fn
 
 from keyfold.errors import ConfigError
+from keyfold.formats.format import Format
 from keyfold.read.log import Log
 from keyfold.spark.dataframe.avro_columns import typed_avro
 from keyfold.spark.dataframe.formats import Typing, mismatch
@@ -27,17 +29,14 @@ _BLANK: Final = r"^[ \t\r\n]*(null)?[ \t\r\n]*$"
 
 
 def typed(frame: DataFrame, log: Log, typings: Sequence[Typing], partitions: Sequence[int] | None) -> DataFrame:
-    """The same rows, of these partitions or of all, with columns of their formats."""
-    columns: dict[str, Column] = {t.column: _converted(t, log.topic) for t in typings if t.format in {"string", "json"}}
+    """Return the same rows, of these partitions or of all, with columns of their formats."""
+    columns: dict[str, Column] = {
+        t.column: EXPRESSIONS[Format(t.format)](t, log.topic) for t in typings if t.format in EXPRESSIONS
+    }
     if columns:
         frame = frame.withColumns(columns)
     avro = [t for t in typings if t.format == "avro"]
     return typed_avro(frame, log, avro, partitions or log.partitions()) if avro else frame
-
-
-def _converted(typing: Typing, topic: str) -> Column:
-    text = _text(typing, topic)
-    return text if typing.format == "string" else _json(typing, text, topic)
 
 
 def _text(typing: Typing, topic: str) -> Column:
@@ -51,7 +50,8 @@ def _text(typing: Typing, topic: str) -> Column:
     return fn.when(~fits, mismatch(typing, topic, "is not UTF-8")).otherwise(text)
 
 
-def _json(typing: Typing, text: Column, topic: str) -> Column:
+def _json(typing: Typing, topic: str) -> Column:
+    text = _text(typing, topic)
     blank = text.rlike(_BLANK)
     if typing.reader_schema is None:
         parsed = fn.try_parse_json(text)
@@ -77,3 +77,9 @@ def _spark_type(typing: Typing) -> types.StructType | types.ArrayType | types.Ma
     if isinstance(schema, types.StructType | types.ArrayType | types.MapType):
         return schema
     raise ConfigError(typing.schema_option, "must be a struct, an array or a map for json, as a Spark type or its DDL")
+
+
+# Bytes stay as they are, and Avro columns need the log's schemas.
+EXPRESSIONS: Final[Mapping[Format, Callable[[Typing, str], Column]]] = MappingProxyType(
+    {Format.STRING: _text, Format.JSON: _json}
+)

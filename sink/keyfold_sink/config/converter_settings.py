@@ -16,12 +16,13 @@ from difflib import get_close_matches
 from typing import Final
 
 from keyfold.errors import ConfigError
+from keyfold.formats.format import FORMAT_NAMES, FORMATS, Format
 from keyfold_sink.config.registry_settings import AVRO_KEYS, RegistrySettings, parse_registry
 
-BYTES_CLASS: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
-STRING_CLASS: Final = "org.apache.kafka.connect.storage.StringConverter"
-JSON_CLASS: Final = "org.apache.kafka.connect.json.JsonConverter"
-AVRO_CLASS: Final = "io.confluent.connect.avro.AvroConverter"
+BYTES_CLASS: Final = FORMATS[Format.BYTES].converter_class
+STRING_CLASS: Final = FORMATS[Format.STRING].converter_class
+JSON_CLASS: Final = FORMATS[Format.JSON].converter_class
+AVRO_CLASS: Final = FORMATS[Format.AVRO].converter_class
 SIMPLE_HEADER_CLASS: Final = "org.apache.kafka.connect.storage.SimpleHeaderConverter"
 
 _NUMBER_PACKAGE: Final = "org.apache.kafka.connect.converters."
@@ -33,12 +34,9 @@ _NUMBER_BYTES: Final = {
     "LongConverter": 8,
     "DoubleConverter": 8,
 }
-_SHORT_NAMES: Final = {"bytes": BYTES_CLASS, "string": STRING_CLASS, "json": JSON_CLASS, "avro": AVRO_CLASS}
+_SHORT_NAMES: Final = {info.format.value: info.converter_class for info in FORMATS.values()}
 _CLASSES: Final = (
-    BYTES_CLASS,
-    STRING_CLASS,
-    JSON_CLASS,
-    AVRO_CLASS,
+    *_SHORT_NAMES.values(),
     *(_NUMBER_PACKAGE + name for name in _NUMBER_BYTES),
 )
 _UTF8: Final = ("utf-8", "utf8")
@@ -139,7 +137,7 @@ def _class_name(key: str, name: str) -> str:
         key,
         f"unknown converter {name!r}" + (f": {other}" if other else ""),
         hint="use bytes, which accepts everything (the log keeps the original bytes with every converter), or one of "
-        "string, json, avro, " + ", ".join(sorted(_NUMBER_BYTES)),
+        + ", ".join([*FORMAT_NAMES[1:], *sorted(_NUMBER_BYTES)]),
     )
 
 

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final, Literal
+from typing import Literal
 
 from keyfold.config.options import Flag, Millis, Names, Options, Overrides, Port, SecretStr, option
 from keyfold.errors import ConfigError
+from keyfold.formats.format import FORMAT_NAMES
 from keyfold_sink.config.converter_settings import parse_converter, parse_header_converter
 from keyfold_sink.config.listeners import DEFAULT_LISTENER, parse_listeners, require_token
 
-CONVERTERS: Final = ("bytes", "string", "json", "avro")
-
-_converter = partial(option, group="Converters", recommended=CONVERTERS, kind="CLASS")
+_converter = partial(option, group="Converters", recommended=FORMAT_NAMES, kind="CLASS")
 _setting = partial(option, group="Converters", importance="low")
 _error = partial(option, group="Error Handling")
 _task = partial(option, group="Tasks")

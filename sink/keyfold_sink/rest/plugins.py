@@ -14,6 +14,7 @@ from urllib.parse import unquote
 from fastapi import APIRouter, Depends, Path, Query
 
 from keyfold.config.config_file import has_placeholder
+from keyfold.formats.format import FORMATS
 from keyfold_sink.config.connect_definitions import CONNECTOR_CLASS
 from keyfold_sink.rest import errors, shapes
 from keyfold_sink.rest.backend import JSON_BODY, Backend, Behind
@@ -21,12 +22,6 @@ from keyfold_sink.rest.connectors import texts
 
 router = APIRouter(prefix="/connector-plugins", tags=["plugins"])
 
-_CONVERTERS: Final = (
-    "org.apache.kafka.connect.converters.ByteArrayConverter",
-    "org.apache.kafka.connect.storage.StringConverter",
-    "org.apache.kafka.connect.json.JsonConverter",
-    "io.confluent.connect.avro.AvroConverter",
-)
 _SUFFIX: Final = "Connector"
 
 
@@ -60,7 +55,7 @@ def list_plugins(
     """List the connector class of this worker and, on request, the converters."""
     found = [(CONNECTOR_CLASS, "sink")]
     if not connectors_only:
-        found += [(name, "converter") for name in _CONVERTERS]
+        found += [(info.converter_class, "converter") for info in FORMATS.values()]
     number = version("keyfold")
     return [shapes.Plugin.model_validate({"class": name, "type": kind, "version": number}) for name, kind in found]
 

@@ -15,7 +15,7 @@ from keyfold.formats.avro_schema import NotAvro, avro_type
 from keyfold.formats.column_type import column_for, survey_for, surveyed_type
 from keyfold.formats.column_width import in_parts
 from keyfold.formats.decoder import Decoder, reader_type
-from keyfold.formats.format import Format, Part
+from keyfold.formats.format import Format, RecordPart
 from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
@@ -126,11 +126,11 @@ def _error(call: Any) -> KeyfoldError | None:
 
 def _column(kind: Format, value: bytes, kept: SchemaArchive, reader: Json = None) -> None:
     array = pa.array([value, None, value], pa.binary())
-    survey = survey_for(Part.VALUE, kind, reader)
+    survey = survey_for(RecordPart.VALUE, kind, reader)
     if survey is not None:
-        survey.look(array, None)
-        reader = surveyed_type([survey], kept, Part.VALUE)
-    column = column_for(Part.VALUE, kind, kept, reader)
+        survey.add(array, None)
+        reader = surveyed_type([survey], kept, RecordPart.VALUE)
+    column = column_for(RecordPart.VALUE, kind, kept, reader)
     batch = pa.record_batch({"value": array})
     parts = list(in_parts(batch, lambda part: column.decode(part.column("value"), None)))
     assert sum(len(part.array) for part in parts) == len(array)

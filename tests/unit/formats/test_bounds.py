@@ -19,7 +19,7 @@ import pytest
 from keyfold.formats.avro_schema import NotAvro, avro_type, parse_avro
 from keyfold.formats.column_type import column_for
 from keyfold.formats.decoder import Decoder
-from keyfold.formats.format import Format, Part
+from keyfold.formats.format import Format, RecordPart
 from keyfold.formats.format_mismatch import FormatMismatch
 from keyfold.formats.logical_types import DECIMAL_BYTES_MAX
 from keyfold.formats.schema_archive import ArchivedSchemaUnusable, SchemaArchive
@@ -178,7 +178,7 @@ def test_a_number_of_an_envelope_is_exact_or_as_in_java_or_refused(name: str) ->
 @pytest.mark.parametrize("schema", ["double", {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}])
 @pytest.mark.parametrize("text", [DIGITS, "1e9999999999999999999", "1e-9999999999999999999"])
 def test_a_column_is_made_beside_any_number(schema: Json, text: str) -> None:
-    column = column_for(Part.VALUE, Format.JSON, SchemaArchive(MemoryStore(), "topics"), avro_type(schema))
+    column = column_for(RecordPart.VALUE, Format.JSON, SchemaArchive(MemoryStore(), "topics"), avro_type(schema))
     decoded = column.decode(pa.array([b"1", text.encode()], pa.binary()), None)
     assert decoded.array[0].as_py() == 1
     assert decoded.mismatches or schema == "double"
@@ -193,7 +193,7 @@ _IN_A_SMALL_PROCESS = textwrap.dedent(
     from keyfold.formats.decoder import Decoder
     from keyfold.formats.schema_archive import SchemaArchive
     from keyfold.formats.column_type import column_for
-    from keyfold.formats.format import Format, Part
+    from keyfold.formats.format import Format, RecordPart
     from keyfold_sink.validate.convert.registry_api import AVRO, RegisteredSchema
     from keyfold_sink.validate.convert.schemas import read_schema
 
@@ -205,10 +205,11 @@ _IN_A_SMALL_PROCESS = textwrap.dedent(
     def decode():
         Decoder(value_format="avro", schemas=kept)._value.value(b"\\0\\0\\0\\0\\x07\\x02", ())
     def choose():
-        from keyfold.formats.column_type import AvroSurvey, surveyed_type
-        survey = AvroSurvey(Part.VALUE)
+        from keyfold.formats.column_type import surveyed_type
+        from keyfold.formats.handlers import AvroSurvey
+        survey = AvroSurvey(RecordPart.VALUE)
         survey.keys = {7}
-        column_for(Part.VALUE, Format.AVRO, kept, surveyed_type([survey], kept, Part.VALUE))
+        column_for(RecordPart.VALUE, Format.AVRO, kept, surveyed_type([survey], kept, RecordPart.VALUE))
     def check():
         read_schema(RegisteredSchema(AVRO, json.dumps(BOMB)))[1](b"", 0)
     try:

@@ -17,7 +17,7 @@ import pytest
 from keyfold.formats.avro_schema import avro_type
 from keyfold.formats.column_width import FIXED_BYTES_MAX, ROOM_BYTES, TooWide, in_parts
 from keyfold.formats.columns import AvroColumn, Column, Decoded, JsonColumn
-from keyfold.formats.format import Part
+from keyfold.formats.format import RecordPart
 from keyfold.log.avro import varint
 from tests.support.avro_words import Json, kept, record
 from tests.support.bounded import Bounded
@@ -53,7 +53,7 @@ def of_parts(column: Column, rows: list[bytes | None]) -> tuple[int, list[str], 
 
 def avro(writer: Json, reader: Json, rows: list[bytes | None], *, is_slow: bool) -> tuple[int, list[str], int]:
     with one_by_one() if is_slow else nullcontext():
-        return of_parts(AvroColumn(Part.VALUE, kept(writer), avro_type(reader)), rows)
+        return of_parts(AvroColumn(RecordPart.VALUE, kept(writer), avro_type(reader)), rows)
 
 
 def json_rows(reader: Json, rows: list[bytes | None]) -> tuple[int, list[str], int]:
@@ -161,7 +161,7 @@ def decoded_fixed() -> tuple[int, list[str], int]:
 
 @pytest.mark.parametrize("size", [FIXED_BYTES_MAX, FIXED_BYTES_MAX + 1])
 def test_a_fixed_comes_out_whole_whatever_its_column_is(size: int) -> None:
-    column = AvroColumn(Part.VALUE, kept(fixed(size)), avro_type(fixed(size)))
+    column = AvroColumn(RecordPart.VALUE, kept(fixed(size)), avro_type(fixed(size)))
     found = column.decode(pa.array([FRAME + varint(7) + b"x" * size, None], pa.binary()), None)
     assert found.array.to_pylist() == [{"at": 7, "x": b"x" * size}, None]
     assert pa.types.is_fixed_size_binary(column.type.field("x").type) == (size == FIXED_BYTES_MAX)
@@ -203,7 +203,7 @@ def test_usual_values_are_never_too_wide() -> None:
     large = JsonColumn(avro_type("string")).decode(pa.array([b'"' + b"x" * 30_000_000 + b'"'], pa.binary()), None)
     assert large.mismatches == []
     schema = record("R", **{f"f{number}": "long" for number in range(200)})
-    column = AvroColumn(Part.VALUE, kept(schema), avro_type(schema))
+    column = AvroColumn(RecordPart.VALUE, kept(schema), avro_type(schema))
     row = FRAME + varint(3) * 200
     found: Decoded = column.decode(pa.array([row] * (8 * 1024 * 1024 // len(row)), pa.binary()), None)
     assert found.mismatches == []

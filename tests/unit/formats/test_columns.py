@@ -25,7 +25,7 @@ from keyfold.formats.avro_schema import avro_type
 from keyfold.formats.avro_vector import Unsuited
 from keyfold.formats.column_type import column_for
 from keyfold.formats.columns import AvroColumn, Decoded, StringColumn
-from keyfold.formats.format import Format, Part
+from keyfold.formats.format import Format, RecordPart
 from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.log.arrow_headers import HEADERS
 from keyfold.store.api import Create
@@ -50,7 +50,7 @@ def without_logical(schema: Json) -> Json:
 
 
 def avro(writer: Json, reader: Json) -> AvroColumn:
-    return AvroColumn(Part.VALUE, kept(writer), avro_type(reader))
+    return AvroColumn(RecordPart.VALUE, kept(writer), avro_type(reader))
 
 
 @contextmanager
@@ -293,7 +293,7 @@ def test_several_schemas_guids_headers_and_rubbish_in_one_batch() -> None:
     store = MemoryStore()
     for key, schema in ((1, one), (2, two), (guid, two)):
         store.put(f"topics/_schemas/{key}.avsc", json.dumps(schema).encode(), Create())
-    column = AvroColumn(Part.VALUE, SchemaArchive(store, "topics"), avro_type(one))
+    column = AvroColumn(RecordPart.VALUE, SchemaArchive(store, "topics"), avro_type(one))
     anne, bob = written(one, {"name": "anne"}), written(two, {"age": 1, "name": "bob"}, 2)
     data = [anne, bob, None, b"", b"\1" + guid.bytes + bob[5:], bob[5:], b"\0\0\0\0\7xxx", bob[5:], anne[5:], anne]
     headers: list[list[tuple[str, bytes | None]]] = [[] for _ in data]
@@ -327,7 +327,7 @@ def test_what_has_no_arrow_type(schema: Json, what: str) -> None:
         arrow_type(avro_type(schema))
     assert str(caught.value).startswith(what)
     with pytest.raises(ConfigError, match="set a reader schema with --reader-schema FILE"):
-        column_for(Part.VALUE, Format.AVRO, kept(), avro_type(schema))
+        column_for(RecordPart.VALUE, Format.AVRO, kept(), avro_type(schema))
 
 
 def test_text() -> None:

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from keyfold.errors import ConfigError
 from keyfold.formats.arrow_types import NoArrowType
 from keyfold.formats.avro_schema import JSON_TEXT, Primitive, Union, avro_type
-from keyfold.formats.column_type import AvroSurvey, JsonSurvey, column_for, survey_for, surveyed_type
+from keyfold.formats.column_type import column_for, survey_for, surveyed_type
 from keyfold.formats.columns import Decoded, JsonColumn
-from keyfold.formats.format import Format, Part
+from keyfold.formats.format import Format, RecordPart
 from keyfold.formats.format_mismatch import FormatMismatch
+from keyfold.formats.handlers import AvroSurvey, JsonSurvey
 from keyfold.formats.json_type import Shape
 from keyfold.formats.values import JsonValues
 from tests.support.avro_words import Json, decimal, kept, logical, record
@@ -117,11 +118,11 @@ def test_json_that_does_not_fit(schema: Json, document: Any, what: str) -> None:
 
 
 def surveyed(*documents: Any) -> Any:
-    survey = JsonSurvey()
+    survey = JsonSurvey(RecordPart.VALUE)
     data = [each if isinstance(each, bytes | None) else json.dumps(each).encode() for each in documents]
     array = pa.array(data, pa.binary())
-    survey.look(array, None)
-    column = column_for(Part.VALUE, Format.JSON, kept(), surveyed_type([survey], kept(), Part.VALUE))
+    survey.add(array, None)
+    column = column_for(RecordPart.VALUE, Format.JSON, kept(), surveyed_type([survey], kept(), RecordPart.VALUE))
     found = column.decode(array, None)
     return column.type, found.array.to_pylist(), len(found.mismatches)
 
@@ -239,22 +240,22 @@ def test_an_envelope_that_does_not_fit(schema: Json, payload: Any, what: str) ->
 
 
 def test_what_is_surveyed() -> None:
-    assert survey_for(Part.VALUE, Format.BYTES, None) is None
-    assert survey_for(Part.VALUE, Format.STRING, None) is None
-    assert survey_for(Part.VALUE, Format.AVRO, avro_type("string")) is None
-    survey = survey_for(Part.VALUE, Format.AVRO, None)
+    assert survey_for(RecordPart.VALUE, Format.BYTES, None) is None
+    assert survey_for(RecordPart.VALUE, Format.STRING, None) is None
+    assert survey_for(RecordPart.VALUE, Format.AVRO, avro_type("string")) is None
+    survey = survey_for(RecordPart.VALUE, Format.AVRO, None)
     assert isinstance(survey, AvroSurvey)
-    survey.look(pa.array([b"\0\0\0\0\2x", None, b"\0\0\0\0\1x", b"{"], pa.binary()), None)
+    survey.add(pa.array([b"\0\0\0\0\2x", None, b"\0\0\0\0\1x", b"{"], pa.binary()), None)
     assert survey.keys == {1, 2}
-    assert surveyed_type([survey], kept("string", "long"), Part.VALUE) == avro_type("long")
-    guids = AvroSurvey(Part.KEY)
+    assert surveyed_type([survey], kept("string", "long"), RecordPart.VALUE) == avro_type("long")
+    guids = AvroSurvey(RecordPart.KEY)
     guids.keys = {1, str(UUID(int=5))}
     with pytest.raises(ConfigError, match="keys were written with several schemas, and GUIDs do not show"):
-        surveyed_type([guids], kept("string"), Part.KEY)
-    missing = AvroSurvey(Part.VALUE)
+        surveyed_type([guids], kept("string"), RecordPart.KEY)
+    missing = AvroSurvey(RecordPart.VALUE)
     missing.keys = {9}
     with pytest.raises(ConfigError, match="the newest schema of the values, 9, cannot be used"):
-        surveyed_type([missing], kept("string"), Part.VALUE)
+        surveyed_type([missing], kept("string"), RecordPart.VALUE)
 
 
 def test_a_map_with_endless_keys_is_text_and_is_not_held() -> None:

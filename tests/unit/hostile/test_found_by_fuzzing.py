@@ -16,7 +16,7 @@ from keyfold.errors import ConfigError, FormatTooNew
 from keyfold.formats.avro_schema import Logical, NotAvro, Primitive, Union, avro_type, parse_avro
 from keyfold.formats.column_type import column_for
 from keyfold.formats.connect_json import Envelope
-from keyfold.formats.format import Format, Part
+from keyfold.formats.format import Format, RecordPart
 from keyfold.formats.logical_types import fit_decimal
 from keyfold.log.avro import SegmentDamaged
 from keyfold.log.index import Index
@@ -157,7 +157,7 @@ NINE_DIGITS = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale
 def column_of_decimals(kind: str, value: bytes, scale: int) -> list[str]:
     """Decode a value into a column of decimals; the mismatches."""
     writer = {"type": "bytes", "logicalType": "decimal", "precision": scale + 1, "scale": scale}
-    part, schemas = Part.VALUE, kept(writer)
+    part, schemas = RecordPart.VALUE, kept(writer)
     column = column_for(part, Format(kind), schemas, avro_type(NINE_DIGITS))
     return [str(mismatch) for _, mismatch in column.decode(pa.array([value, None]), None).mismatches]
 

@@ -17,7 +17,7 @@ from itertools import repeat
 from typing import Final
 
 from keyfold.formats import framing
-from keyfold.formats.format import Part
+from keyfold.formats.format import RecordPart
 from keyfold.formats.framing import ID_BYTES, has_guid, head_of
 from keyfold_sink.validate.convert.api import SchemasPending
 from keyfold_sink.validate.convert.avro_layout import AvroDataInvalid, Step
@@ -25,8 +25,8 @@ from keyfold_sink.validate.convert.columns import BatchId, ColumnFailure, Header
 from keyfold_sink.validate.convert.registry_api import SchemaKey
 from keyfold_sink.validate.convert.schemas import KnownSchema, Schemas
 
-KEY_HEADER: Final = Part.KEY.schema_header
-VALUE_HEADER: Final = Part.VALUE.schema_header
+KEY_HEADER: Final = RecordPart.KEY.schema_header
+VALUE_HEADER: Final = RecordPart.VALUE.schema_header
 
 # The maximum nesting of a value times about three calls per level, if the interpreter's own limit is lower.
 _DEEPEST: Final = 10_000
