@@ -7,7 +7,6 @@ from Kafka into the manifest, the default.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
@@ -16,8 +15,8 @@ from keyfold.config.process_options import ProcessOptions
 from keyfold.config.topic_pattern import topic_mistakes, topic_pattern
 from keyfold.errors import ConfigError
 from keyfold.runtime.clock import NEVER_MS
+from keyfold.store.api import StoreLocation
 from keyfold.store.location import configured_location
-from keyfold.store.s3 import S3Location
 from keyfold_compactor.decide.settings import Encoding, TopicSettings
 
 MIB = 1024 * 1024
@@ -271,9 +270,9 @@ class CompactOptions(ProcessOptions):
             return topic in self.topics
         return not self.topics_regex or topic_pattern(self.topics_regex).matches(topic)
 
-    def location(self) -> S3Location:
+    def location(self) -> StoreLocation:
         """Where the bucket is, as tasks open it."""
-        return replace(configured_location(self), max_connections=max(16, self.threads))
+        return configured_location(self, max_connections=max(16, self.threads))
 
 
 def _is_gateway(url: str) -> bool:

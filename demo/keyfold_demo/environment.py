@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
-from keyfold.store.s3 import S3Store
+from keyfold.store.api import OpenedStore
 from keyfold_demo.broker import KafkaBroker
 from keyfold_demo.commands import Commands
 from keyfold_demo.java import QUICK_JVM
@@ -45,7 +45,7 @@ class Stage:
         self.partitions = partitions
         self.broker: KafkaBroker
         self.s3: LocalS3Process
-        self.store: S3Store
+        self.store: OpenedStore
         self.commands: Commands
         self.folder: Path
         self._exits = ExitStack()

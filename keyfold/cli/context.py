@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING
 from keyfold.runtime.clock import Clock
 
 if TYPE_CHECKING:
-    from keyfold.store.api import ObjectStore
+    from keyfold.store.api import ObjectStore, StoreLocation
+    from keyfold.store.location import OpenLocation
     from keyfold.store.pacing import Pacer
-    from keyfold.store.s3 import S3Location
 
 OpenStore = Callable[[str], "tuple[ObjectStore, str]"]
 """URL -> (store, topics.dir)."""
-
-OpenAtLocation = Callable[["S3Location", "Pacer | None"], "ObjectStore"]
-"""A bucket with its endpoint and credentials, and an optional byte-rate limiter -> store."""
 
 
 def open_by_url(url: str) -> tuple[ObjectStore, str]:
@@ -28,7 +25,7 @@ def open_by_url(url: str) -> tuple[ObjectStore, str]:
     return open_store(url), parse_url(url)[1]
 
 
-def open_by_location(location: S3Location, pacer: Pacer | None = None) -> ObjectStore:
+def open_by_location(location: StoreLocation, pacer: Pacer | None = None) -> ObjectStore:
     """Open the bucket at a location that a configuration describes."""
     return location.open(pacer)
 
@@ -40,4 +37,4 @@ class CliContext:
     open_store: OpenStore
     clock: Clock
     random: Random
-    open_location: OpenAtLocation = open_by_location
+    open_location: OpenLocation = open_by_location

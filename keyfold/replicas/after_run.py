@@ -16,8 +16,8 @@ from typing import Any, Final, Protocol, cast
 from keyfold.config.allowed_credentials import AllowedCredentials
 from keyfold.errors import ConfigError
 from keyfold.runtime.clock import Clock
+from keyfold.store.api import StoreLocation
 from keyfold.store.location import OpenLocation
-from keyfold.store.s3 import S3Location
 
 ENTRY_POINTS: Final = "keyfold.after_compaction"
 
@@ -30,7 +30,7 @@ class AfterRun:
     `allowed` says which credentials registrations may name. `topic` and `partition` limit the rounds.
     """
 
-    location: S3Location
+    location: StoreLocation
     topics_dir: str
     threads: int
     bytes_per_second: float | None

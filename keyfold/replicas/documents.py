@@ -22,8 +22,8 @@ from keyfold.config.topic_pattern import topic_pattern
 from keyfold.errors import ConfigError
 from keyfold.replicas.options import CREDENTIAL_KEYS, PLACE_KEYS, PROFILE_KEY, ReplicaOptions
 from keyfold.runtime.retry import Backoff
+from keyfold.store.api import StoreLocation
 from keyfold.store.documents import DocumentUnreadable
-from keyfold.store.s3 import S3Location
 
 ALL_TOPICS: Final = "*"
 REPLICAS_FOLDER: Final = "_replicas/"
@@ -110,7 +110,7 @@ class Registration:
 
     def location(
         self, environ: Mapping[str, str], allowed: AllowedCredentials, *, max_connections: int = 16
-    ) -> S3Location:
+    ) -> StoreLocation:
         """Return the location of the replica's bucket. Raise `ConfigError` as `resolved` does."""
         return self.resolved(environ, allowed).location(max_connections=max_connections)
 

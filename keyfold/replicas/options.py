@@ -8,14 +8,13 @@ or `${file:...}`, and the process that opens the bucket fills them in.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
 
 from keyfold.config.options import Count, Millis, Names, StoreOptions, option
 from keyfold.config.topic_pattern import topic_mistakes
 from keyfold.errors import ConfigError
+from keyfold.store.api import StoreLocation
 from keyfold.store.location import configured_location
-from keyfold.store.s3 import S3Location
 
 MIB: Final = 1024 * 1024
 
@@ -87,6 +86,6 @@ class ReplicaOptions(StoreOptions):
                 PROFILE_KEY, f"`{PROFILE_KEY}` and `aws.access.key.id` are both set", hint="set one of them"
             )
 
-    def location(self, *, max_connections: int = 16) -> S3Location:
+    def location(self, *, max_connections: int = 16) -> StoreLocation:
         """Return where the bucket is. The placeholders of these options must be filled in."""
-        return replace(configured_location(self), max_connections=max_connections, profile=self.profile)
+        return configured_location(self, max_connections=max_connections, profile=self.profile)

@@ -4,30 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from keyfold.errors import ConfigError
-from keyfold.store.api import ObjectStore
+from keyfold.store.api import ObjectStore, StoreLocation
 
 
-class Location(Protocol):
-    """Where a store is: `S3Location` is one."""
-
-    def open(self) -> Any:
-        """A store there."""
-
-
-def location_of(store: ObjectStore) -> Location:
-    """What a task opens to get the same store. Raises `ConfigError` for a store of this process alone."""
+def location_of(store: ObjectStore) -> StoreLocation:
+    """Return what a task opens to get the same store. Raise `ConfigError` if only this process has the store."""
     location: Any = getattr(store, "location", store)
     if not hasattr(location, "open"):
         raise ConfigError("store", f"{store.url} cannot be opened by Spark's tasks", hint="use an S3 store")
-    return cast("Location", location)
+    return cast("StoreLocation", location)
 
 
 @contextmanager
-def opened(location: Location) -> Iterator[ObjectStore]:
-    """The store, closed at the end."""
+def opened(location: StoreLocation) -> Iterator[ObjectStore]:
+    """Open a store, and close it at the end."""
     store = location.open()
     try:
         yield store

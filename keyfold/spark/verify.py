@@ -28,8 +28,8 @@ from keyfold.errors import KeyfoldError, ObjectNotFound, is_of_one_partition
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.runtime.clock import Clock
-from keyfold.spark.tasks import Location, location_of, opened
-from keyfold.store.api import ObjectStore
+from keyfold.spark.tasks import location_of, opened
+from keyfold.store.api import ObjectStore, StoreLocation
 from keyfold.verify.findings import VerifyReport, unverified
 from keyfold.verify.key_hashes import ROW, HashedRows
 from keyfold.verify.key_rules import Promises, Suspected, add_replaced, suspects_of
@@ -101,7 +101,7 @@ def verify_on_spark(
 
 
 def _round(
-    spark: SparkSession, location: Location, logs: Iterable[PartitionLog], *, is_alone: bool
+    spark: SparkSession, location: StoreLocation, logs: Iterable[PartitionLog], *, is_alone: bool
 ) -> dict[Place, VerifyReport]:
     """Reports of those logs that did not move on meanwhile."""
     begun = [_begin(log, is_alone=is_alone) for log in logs]
@@ -126,7 +126,7 @@ def _begin(log: PartitionLog, *, is_alone: bool) -> Round | VerifyReport:
             return unverified(log.place, error)
 
 
-def _run(spark: SparkSession, location: Location, rounds: Sequence[Round]) -> list[_Gathered]:
+def _run(spark: SparkSession, location: StoreLocation, rounds: Sequence[Round]) -> list[_Gathered]:
     """One job over all logs."""
     tasks = _deal(rounds)
     promises = [begun.promises for begun in rounds]
@@ -180,7 +180,7 @@ def _deal(rounds: Sequence[Round]) -> list[list[_Job]]:
 Batches = Iterable[Any]
 
 
-def _checker(location: Location, tasks: Sequence[Sequence[_Job]]) -> Callable[[Batches], Iterator[Any]]:
+def _checker(location: StoreLocation, tasks: Sequence[Sequence[_Job]]) -> Callable[[Batches], Iterator[Any]]:
     """The first stage: a task's number becomes the rows and results of its jobs."""
 
     def run(batches: Batches) -> Iterator[Any]:

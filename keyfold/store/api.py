@@ -1,7 +1,7 @@
 """The protocol of an object store.
 
-The protocol has nine calls, each with a promise that the log depends on. All packages above use `ObjectStore`; only
-`keyfold.store.s3` uses boto3.
+The protocol has ten calls, each with a promise that the log depends on. All packages above use `ObjectStore`, and
+`StoreLocation` to open one; only `keyfold.store.s3` uses boto3.
 
 Promises
     * Reads and listings are strongly consistent (S3 since 2020).
@@ -17,11 +17,12 @@ Errors are those of `keyfold.errors.StoreError`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final, Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Final, Protocol, Self, runtime_checkable
 
 from keyfold.errors import ObjectTooLarge
 from keyfold.runtime.buffers import Bytes
+from keyfold.store.pacing import Pacer
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,3 +228,67 @@ class ResumingStore(Protocol):
 
     def resume_upload(self, key: str) -> ResumedUpload | None:
         """Return the unfinished upload of `key` with the most parts; None if there is none."""
+
+
+# Locations
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAccess:
+    """How to reach a bucket. For None, the backend's usual sources apply (for S3: boto3's)."""
+
+    region: str | None = None
+    endpoint_url: str | None = None
+    access_key_id: str | None = None
+    secret_access_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    profile: str | None = None
+    path_style: bool | None = None
+    encryption: str | None = None
+    kms_key_id: str | None = None
+
+
+DEFAULT_ACCESS: Final = StoreAccess()
+
+
+class OpenedStore(ObjectStore, Protocol):
+    """A store that was opened at a location."""
+
+    def renew(self, location: StoreLocation) -> None:
+        """Look up the credentials again, and use them."""
+
+    def close(self) -> None:
+        """Close all connections."""
+
+
+class StoreLocation(Protocol):
+    """A bucket and its access, as a plain value that opens the same store in another process."""
+
+    @property
+    def bucket(self) -> str:
+        """The bucket's name."""
+
+    @property
+    def host(self) -> str:
+        """The host that requests go to, for messages."""
+
+    def open(self, pacer: Pacer | None = None) -> OpenedStore:
+        """Open a store, whose bytes the pacer paces."""
+
+    def resolved(self) -> Self:
+        """Return this location with the endpoint and region of this process, so that others reach the same host.
+
+        Credentials that it does not have are left out: each process finds its own.
+        """
+
+    def adjusted(
+        self,
+        *,
+        max_connections: int | None = None,
+        read_timeout_s: float | None = None,
+        access_key_id: str | None = None,
+        secret_access_key: str | None = None,
+    ) -> Self:
+        """Return this location with other values; None keeps a value."""
+
+    def __hash__(self) -> int: ...

@@ -19,8 +19,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
-from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
@@ -39,10 +37,22 @@ from keyfold.errors import (
     UploadLost,
 )
 from keyfold.runtime.buffers import Bytes
-from keyfold.store.api import Blob, Create, ObjectInfo, ObjectStore, ObjectVersion, PutMode, PutResult, UploadInfo
-from keyfold.store.pacing import PacedBody, Pacer, head_bytes
+from keyfold.store.api import (
+    Blob,
+    Create,
+    ObjectInfo,
+    ObjectStore,
+    ObjectVersion,
+    PutMode,
+    PutResult,
+    StoreAccess,
+    StoreLocation,
+    UploadInfo,
+)
+from keyfold.store.pacing import PacedBody, Pacer
+from keyfold.store.s3_answers import date_ms_of, etag_of, field_of, owe_answer, owe_request, put_result, second_end_ms
 from keyfold.store.s3_errors import FAILURES, translate
-from keyfold.store.s3_reads import etag_of, field_of, read_range, read_whole
+from keyfold.store.s3_reads import read_range, read_whole
 from keyfold.store.s3_uploads import COPY_BYTES_MAX, S3Copy, S3Upload, copy_in_store, take_up
 from keyfold.store.wrappers.base import unwrapped
 
@@ -78,9 +88,46 @@ class S3Location:
     max_connections: int = 16
     read_attempts: int = 4
 
+    @classmethod
+    def of(cls, bucket: str, access: StoreAccess) -> S3Location:
+        """Return the location of a bucket."""
+        return cls(bucket, **{name: getattr(access, name) for name in StoreAccess.__slots__})
+
+    @property
+    def host(self) -> str:
+        """See `StoreLocation.host`."""
+        if self.endpoint_url:
+            return urlsplit(self.endpoint_url).netloc
+        return f"s3.{self.region}.amazonaws.com" if self.region else "s3.amazonaws.com"
+
     def open(self, pacer: Pacer | None = None) -> S3Store:
-        """Open a store at this location."""
+        """See `StoreLocation.open`."""
         return S3Store.at(self, pacer)
+
+    def resolved(self) -> S3Location:
+        """See `StoreLocation.resolved`."""
+        store = self.open()
+        try:
+            return store.location
+        finally:
+            store.close()
+
+    def adjusted(
+        self,
+        *,
+        max_connections: int | None = None,
+        read_timeout_s: float | None = None,
+        access_key_id: str | None = None,
+        secret_access_key: str | None = None,
+    ) -> S3Location:
+        """See `StoreLocation.adjusted`."""
+        asked: dict[str, Any] = {
+            "max_connections": max_connections,
+            "read_timeout_s": read_timeout_s,
+            "access_key_id": access_key_id,
+            "secret_access_key": secret_access_key,
+        }
+        return replace(self, **{name: value for name, value in asked.items() if value is not None})
 
 
 class S3Store:
@@ -153,12 +200,13 @@ class S3Store:
         """Maximum number of attempts to read a body (for `s3_reads`)."""
         return self.location.read_attempts
 
-    def renew(self, location: S3Location) -> None:
+    def renew(self, location: StoreLocation) -> None:
         """Replace the clients, so that boto3 looks up the credentials again; uploads continue with the new clients.
 
         Requests in flight end with the old clients. Raises `ConfigError` if boto3 cannot create a client; then nothing
         has changed.
         """
+        assert isinstance(location, S3Location)
         retired, opened = self._retired, self._open(location)
         self._retired = (self._patient, self._single)
         self.location, self._patient, self._single = opened
@@ -178,9 +226,9 @@ class S3Store:
 
     def _blob(self, key: str, max_bytes: int | None, **arguments: Any) -> Blob:
         answer, data = read_whole(self, key, max_bytes, **arguments)
-        modified_ms = _second_end_ms(field_of(answer, "LastModified", key))
+        modified_ms = second_end_ms(field_of(answer, "LastModified", key))
         # A server that updates its Date once a second may send one that is older than the object.
-        return Blob(data, etag_of(answer, key), modified_ms, max(modified_ms, _date_ms(answer, key)))
+        return Blob(data, etag_of(answer, key), modified_ms, max(modified_ms, date_ms_of(answer, key)))
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """See `ObjectStore.get_range`."""
@@ -197,14 +245,14 @@ class S3Store:
         """See `ObjectStore.head`."""
         answer = self._head(key)
         size_bytes = int(field_of(answer, "ContentLength", key))
-        return ObjectInfo(key, size_bytes, etag_of(answer, key), _second_end_ms(field_of(answer, "LastModified", key)))
+        return ObjectInfo(key, size_bytes, etag_of(answer, key), second_end_ms(field_of(answer, "LastModified", key)))
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         """See `ObjectStore.list`."""
         after = {"StartAfter": start_after} if start_after else {}
         for page in self._pages("list_objects_v2", "s3:ListBucket", prefix, **after):
             for row in page.get("Contents", ()):
-                yield ObjectInfo(row["Key"], int(row["Size"]), row["ETag"], _second_end_ms(row["LastModified"]))
+                yield ObjectInfo(row["Key"], int(row["Size"]), row["ETag"], second_end_ms(row["LastModified"]))
 
     def list_folders(self, prefix: str) -> Iterator[str]:
         """See `ObjectStore.list_folders`."""
@@ -216,7 +264,7 @@ class S3Store:
         """See `ObjectStore.list_uploads`."""
         for page in self._pages("list_multipart_uploads", "s3:ListBucketMultipartUploads", prefix):
             for row in page.get("Uploads", ()):
-                yield UploadInfo(row["Key"], row["UploadId"], _second_end_ms(row["Initiated"]))
+                yield UploadInfo(row["Key"], row["UploadId"], second_end_ms(row["Initiated"]))
 
     def list_versions(self, key: str) -> Iterator[ObjectVersion]:
         """See `VersionedStore.list_versions`."""
@@ -225,7 +273,7 @@ class S3Store:
             rows += [(row, True) for row in page.get("DeleteMarkers", ())]
             for row, is_deletion in sorted(rows, key=lambda r: r[0]["LastModified"], reverse=True):
                 if row["Key"] == key:  # and not an object whose key only starts with it
-                    modified_ms = _second_end_ms(row["LastModified"])
+                    modified_ms = second_end_ms(row["LastModified"])
                     yield ObjectVersion(key, str(row["VersionId"]), row.get("Size", 0), modified_ms, is_deletion)
 
     def get_version(self, key: str, version_id: str) -> Blob:
@@ -240,7 +288,7 @@ class S3Store:
         body = bytes(data) if isinstance(data, memoryview) else data
         extra: dict[str, Any] = {**condition, **self._encryption}
         answer = self._ask(self._single.put_object, "s3:PutObject", key, mode, Key=key, Body=body, **extra)
-        return _result(answer, key)
+        return put_result(answer, key)
 
     def start_upload(self, key: str) -> S3Upload:
         """See `ObjectStore.start_upload`."""
@@ -312,7 +360,7 @@ class S3Store:
             return self._completed_before(key, error)
         if "ETag" not in answer:
             raise StoreUnavailable(key, "the answer to a completed upload has no ETag: whether it landed is unknown")
-        return _result(answer, key)
+        return put_result(answer, key)
 
     def delete(self, key: str) -> None:
         """See `ObjectStore.delete`."""
@@ -346,8 +394,8 @@ class S3Store:
             for operation in ("PutObject", "UploadPart"):
                 client.meta.events.register(f"before-send.s3.{operation}", self._before_send)
             if self.pacer is not None:
-                client.meta.events.register("before-send.s3", partial(_owe_request, self.pacer))
-                client.meta.events.register("response-received.s3", partial(_owe_answer, self.pacer))
+                client.meta.events.register("before-send.s3", partial(owe_request, self.pacer))
+                client.meta.events.register("response-received.s3", partial(owe_answer, self.pacer))
         return location, patient, single
 
     def _ask(
@@ -391,7 +439,7 @@ class S3Store:
     def _completed_before(self, key: str, lost: UploadLost) -> PutResult:
         # An earlier `complete` with a lost answer created the object and ended the upload.
         try:
-            return _result(self._head(key), key)
+            return put_result(self._head(key), key)
         except ObjectNotFound:
             raise lost from None
 
@@ -409,18 +457,6 @@ class S3Store:
 def _has_same_access(one: S3Location, other: S3Location) -> bool:
     """Return whether both locations have the same server and credentials. Amazon's regions may differ."""
     return all(getattr(one, name) == getattr(other, name) for name in _ACCESS)
-
-
-def _owe_request(pacer: Pacer, request: Any, **_event: Any) -> None:
-    pacer.owe(head_bytes(request.headers, str(request.url)))
-
-
-def _owe_answer(pacer: Pacer, response_dict: dict[str, Any] | None, **_event: Any) -> None:
-    if response_dict is None:  # no answer was received
-        return
-    # The body of an object is read later, and its bytes were acquired. Any other body is already here.
-    body = response_dict["body"]
-    pacer.owe(head_bytes(response_dict["headers"]) + (len(body) if isinstance(body, bytes) else 0))
 
 
 def _clients(asked: S3Location) -> tuple[S3Location, Any, Any]:
@@ -458,19 +494,3 @@ def _configured_endpoint(session: Any) -> str | None:
     """Return the endpoint of the environment (`AWS_ENDPOINT_URL`, `AWS_ENDPOINT_URL_S3`) or profile; None: Amazon's."""
     host = urlsplit(url := str(session.client("s3").meta.endpoint_url)).hostname or ""
     return None if host.endswith((".amazonaws.com", ".amazonaws.com.cn")) else url
-
-
-def _result(answer: dict[str, Any], key: str) -> PutResult:
-    return PutResult(etag_of(answer, key), _date_ms(answer, key))
-
-
-def _date_ms(answer: dict[str, Any], key: str) -> int:
-    text = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")
-    try:
-        return _second_end_ms(parsedate_to_datetime(text))
-    except ValueError as error:
-        raise StoreError(key, f"the store answered without a valid Date header ({text!r})") from error
-
-
-def _second_end_ms(moment: datetime) -> int:
-    return int(moment.timestamp()) * 1000 + 999

@@ -15,13 +15,12 @@ from typing import Any
 from keyfold.errors import ObjectNotFound, StoreError, StoreUnavailable
 from keyfold.store.api import require_size
 from keyfold.store.pacing import CHUNK_BYTES
+from keyfold.store.s3_answers import S3Answer, etag_of, field_of
 from keyfold.store.s3_errors import FAILURES
 from keyfold.store.s3_requests import S3Requests
 
-Answer = dict[str, Any]
 
-
-def read_whole(store: S3Requests, key: str, max_bytes: int | None, **arguments: Any) -> tuple[Answer, bytes]:
+def read_whole(store: S3Requests, key: str, max_bytes: int | None, **arguments: Any) -> tuple[S3Answer, bytes]:
     """Return the answer of the first request, and the object's bytes. Raises `ObjectTooLarge`."""
     if store.pacer is None:
         return _read(store, key, 0, max_bytes, **arguments)
@@ -43,21 +42,9 @@ def read_range(store: S3Requests, key: str, start: int, length: int) -> bytes:
     return b"".join([data for _, data in _pieces(store, key, start, start + length, None)])
 
 
-def field_of(answer: Answer, name: str, key: str) -> Any:
-    """Return a field of an answer. Raises `StoreError` if it is missing."""
-    if not (value := answer.get(name)) and value != 0:
-        raise StoreError(key, f"the store answered without {name}; keyfold cannot use such a store")
-    return value
-
-
-def etag_of(answer: Answer, key: str) -> str:
-    """Return the ETag of an answer. Raises `StoreError` if it is missing."""
-    return str(field_of(answer, "ETag", key))
-
-
 def _pieces(
     store: S3Requests, key: str, start: int, end: int, etag: str | None, **arguments: Any
-) -> Iterator[tuple[Answer, bytes]]:
+) -> Iterator[tuple[S3Answer, bytes]]:
     piece_bytes = end - start if store.pacer is None else store.pacer.piece_bytes
     while start < end:
         length = min(piece_bytes, end - start)
@@ -76,7 +63,7 @@ def _pieces(
 
 def _read(
     store: S3Requests, key: str, expected_bytes: int, max_bytes: int | None, **arguments: Any
-) -> tuple[Answer, bytes]:
+) -> tuple[S3Answer, bytes]:
     """Send one request, with its bytes acquired first if they are known; retry a body that breaks off.
 
     A body of more than `max_bytes` is not read: its connection is closed.

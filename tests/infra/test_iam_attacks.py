@@ -377,7 +377,7 @@ def test_an_operator_of_registrations_can_have_the_log_sent_elsewhere(pair: Pair
     on_call("replica", "edit", pair.source.url, "dr", *there, "--no-probe", code=None)
     registry = ReplicaRegistry(pair.source.store(ROOT), TOPICS_DIR, SystemClock(), Random(1))
     location = registry.load("dr").location({}, AllowedCredentials())
-    assert (location.bucket, location.endpoint_url) == ("theirs", "https://theirs.example")
+    assert (location.bucket, location.host) == ("theirs", "theirs.example")
 
 
 def _without(manifest: Manifest, lost: SegmentEntry) -> Manifest:

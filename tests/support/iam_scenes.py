@@ -23,7 +23,7 @@ from keyfold.log.record import Record
 from keyfold.read.log import Log
 from keyfold.restore.run import Request, Restore
 from keyfold.runtime.clock import ManualClock, SystemClock
-from keyfold.store.api import MIN_PART_BYTES, Create, ObjectStore
+from keyfold.store.api import MIN_PART_BYTES, Create, ObjectStore, StoreLocation
 from keyfold.store.pacing import Pacer
 from keyfold.store.probe import probe
 from keyfold.store.s3 import S3Location, S3Store
@@ -270,7 +270,7 @@ class Buckets:
     def _open_url(self, url: str) -> tuple[ObjectStore, str]:
         return self._opened(url.split("/")[2]), TOPICS_DIR
 
-    def _open(self, location: S3Location, pacer: Pacer | None) -> ObjectStore:
+    def _open(self, location: StoreLocation, pacer: Pacer | None) -> ObjectStore:
         return self._opened(location.bucket)
 
     def _opened(self, bucket: str) -> S3Store:

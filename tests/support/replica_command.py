@@ -18,7 +18,7 @@ from keyfold.log.names import Place
 from keyfold.log.record import Record
 from keyfold.read.log import Log
 from keyfold.runtime.clock import Clock, ManualClock
-from keyfold.store.api import ObjectStore
+from keyfold.store.api import ObjectStore, StoreLocation
 from keyfold.store.memory import MemoryStore
 from keyfold.store.pacing import Pacer
 from keyfold.store.s3 import S3Location
@@ -73,8 +73,9 @@ class Buckets:
 
         return FaultyStore(inner, [Fault(is_away, Kind.UNAVAILABLE, times=10**9)])
 
-    def open(self, location: S3Location, pacer: Pacer | None) -> ObjectStore:
+    def open(self, location: StoreLocation, pacer: Pacer | None) -> ObjectStore:
         """What a command opens."""
+        assert isinstance(location, S3Location)
         self.locations.append(location)
         self.pacers.append(pacer)
         return self[location.bucket]

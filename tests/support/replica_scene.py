@@ -28,6 +28,7 @@ from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold.replicas.registry import ReplicaRegistry
 from keyfold.runtime.clock import Clock, ManualClock, SystemClock
+from keyfold.store.api import StoreLocation
 from keyfold.store.pacing import Pacer
 from keyfold.store.s3 import S3Location, S3Store
 from keyfold.verify.partition import verify_partition
@@ -161,12 +162,13 @@ class Scene:
         """Both buckets, past the gates."""
         yield self.opened(self.source.direct), self.opened(self.replica.direct)
 
-    def opened(self, location: S3Location, pacer: Pacer | None = None) -> S3Store:
+    def opened(self, location: StoreLocation, pacer: Pacer | None = None) -> S3Store:
         """A store that stays open as long as the scene: to make a client takes longer than what is asked of it.
 
         Its client does not repeat reads of its own: it would wait by the machine's clock.
         """
         assert pacer is None
+        assert isinstance(location, S3Location)
         location = replace(location, read_attempts=1)
         store = self.open.get(location)
         if store is None:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Self
 import structlog
 
 from keyfold.errors import KeyfoldError
-from keyfold.store.s3 import S3Location
 from keyfold_compactor.execute.executor import Executor
 from keyfold_compactor.options import CompactOptions
 
@@ -92,21 +91,8 @@ class SparkKeeper:
                 host, bind = driver_addresses(session)
                 service = ThrottleService(options.io_max_bytes_per_second, host=host, bind=bind)
                 throttle = stack.enter_context(service).address
-            environment = TaskEnvironment(as_here(options.location()), throttle, patience_s=60.0)
+            environment = TaskEnvironment(options.location().resolved(), throttle, patience_s=60.0)
             executor = SparkExecutor(session, environment, map_bytes=options.map_bytes)
             self._stack = stack.pop_all()
         self._session = session
         return executor
-
-
-def as_here(location: S3Location) -> S3Location:
-    """Return a location with the endpoint and region of this process, so that tasks do not reach another host.
-
-    Credentials that the configuration does not give are left out. Each task finds its own (an instance's role), and no
-    secret is sent.
-    """
-    store = location.open()
-    try:
-        return store.location
-    finally:
-        store.close()

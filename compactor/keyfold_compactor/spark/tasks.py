@@ -40,7 +40,7 @@ UNITS_IN_PARALLEL: Final = 8
 
 
 class StoreSource(Protocol):
-    """A description of the bucket from which a task opens its own store (`keyfold.store.s3.S3Location`)."""
+    """A description of the bucket from which a task opens its own store (a `StoreLocation`)."""
 
     def open(self, pacer: Pacer | None = None) -> ObjectStore:
         """Open a store whose bytes the pacer paces."""

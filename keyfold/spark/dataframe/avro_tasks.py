@@ -26,7 +26,8 @@ from keyfold.formats.format_mismatch import mismatch_at
 from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.read.log import Log
 from keyfold.spark.dataframe.formats import Typing
-from keyfold.spark.tasks import Location, location_of, opened
+from keyfold.spark.tasks import location_of, opened
+from keyfold.store.api import StoreLocation
 
 DECIMAL_DIGITS_MAX: Final = 38
 
@@ -82,7 +83,7 @@ def spark_arrow(kind: pa.DataType) -> pa.DataType:  # noqa: PLR0911 - one for ea
 
 
 def _decoding(
-    location: Location, topics_dir: str, topic: str, typings: list[AvroTyping]
+    location: StoreLocation, topics_dir: str, topic: str, typings: list[AvroTyping]
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
     def run(batches: Iterable[Any]) -> Iterator[Any]:
         with opened(location) as store:

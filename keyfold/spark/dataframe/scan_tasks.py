@@ -22,8 +22,8 @@ from keyfold.spark.dataframe.pins import Pin
 from keyfold.spark.dataframe.scan import INDEX, RECORDS
 from keyfold.spark.dataframe.snapshot_lost import gone
 from keyfold.spark.source.columns import ARROW, shaped
-from keyfold.spark.tasks import Location, opened
-from keyfold.store.api import ObjectStore
+from keyfold.spark.tasks import opened
+from keyfold.store.api import ObjectStore, StoreLocation
 
 TASK_BYTES: Final = 128 * 1024 * 1024
 INDEX_TASK_BYTES: Final = 32 * 1024 * 1024
@@ -47,7 +47,7 @@ class TaskEngine:
     """See `keyfold.spark.dataframe.scan.Engine`."""
 
     spark: SparkSession
-    location: Location
+    location: StoreLocation
 
     def records(self, pins: Sequence[Pin]) -> DataFrame:
         """See `Engine.records`."""
@@ -104,7 +104,7 @@ def deal(pieces: Iterable[Piece], cost: Callable[[Piece], int], most_bytes: int)
     return tasks
 
 
-def _run_task(location: Location, task: Task, read: Callable[[Any, Piece], Iterator[Any]]) -> Iterator[Any]:
+def _run_task(location: StoreLocation, task: Task, read: Callable[[Any, Piece], Iterator[Any]]) -> Iterator[Any]:
     with opened(location) as store:
         yield from read_pieces(store, task, read)
 

@@ -23,7 +23,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -40,7 +40,7 @@ from keyfold.spark.source.plan import Slice
 from keyfold.spark.source.read import Reading, read_slices
 from keyfold.spark.source.stream import UNLIMITED, SourceStream
 from keyfold.spark.source.topic import SourceTopic
-from keyfold.store.api import ObjectStore
+from keyfold.store.api import ObjectStore, StoreLocation
 
 try:
     from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -77,23 +77,14 @@ def register(spark: Any) -> None:
         spark.conf.set(PUSH_DOWN, "true")
 
 
-class Location(Protocol):
-    """Where a store is, as a value that can go to another process: `S3Location` is one."""
-
-    def open(self) -> ObjectStore:
-        """A store there."""
-
-    def __hash__(self) -> int: ...
-
-
 @cache
-def _opened(location: Location, process_id: int) -> ObjectStore:
+def _opened(location: StoreLocation, process_id: int) -> ObjectStore:
     """The store of a location, once in each process: workers are forked, and connections must not be."""
     assert process_id == os.getpid()
     return location.open()
 
 
-def _store(location: Location) -> ObjectStore:
+def _store(location: StoreLocation) -> ObjectStore:
     return _opened(location, os.getpid())
 
 
@@ -111,7 +102,7 @@ class LogPartition(InputPartition):
 class _Task:
     """How tasks read: pickled with the reader, so everything in it is plain."""
 
-    location: Location
+    location: StoreLocation
     reading: Reading
 
     def read(self, partition: object) -> Iterator[pa.RecordBatch]:
@@ -146,7 +137,7 @@ class _PushFilters:
 class KeyfoldReader(DataSourceReader):
     """A batch."""
 
-    def __init__(self, options: SourceOptions, location: Location, schema: pa.Schema) -> None:
+    def __init__(self, options: SourceOptions, location: StoreLocation, schema: pa.Schema) -> None:
         self._options = options
         self._location = location
         self._schema = schema
@@ -171,7 +162,7 @@ class KeyfoldReader(DataSourceReader):
 class _StreamReader(DataSourceStreamReader):
     """What streams of all versions of Spark do."""
 
-    def __init__(self, options: SourceOptions, location: Location, schema: pa.Schema) -> None:
+    def __init__(self, options: SourceOptions, location: StoreLocation, schema: pa.Schema) -> None:
         self._options = options
         self._task = _Task(location, _reading(options, schema, EVERYTHING))
         self._stream: SourceStream | None = None
@@ -276,16 +267,12 @@ class KeyfoldDataSource(DataSource):
         options = self._options().require_stream()
         return KeyfoldStreamReader(options, self.location(options), schema_for(schema))
 
-    def location(self, options: SourceOptions) -> Location:
+    def location(self, options: SourceOptions) -> StoreLocation:
         """Where the log is, as tasks open it: endpoint and region as this process resolves them.
 
         Executors must not go to another bucket's host; keys that the options do not say they find by themselves.
         """
-        store = options.location().open()
-        try:
-            return store.location
-        finally:
-            store.close()
+        return options.location().resolved()
 
     def _options(self) -> SourceOptions:
         return SourceOptions.read(dict(self.options.items()))

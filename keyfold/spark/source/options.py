@@ -19,8 +19,8 @@ from pydantic import BeforeValidator, Field, SecretStr
 from keyfold.config.options import Flag, Names, Options, Rewritten, option
 from keyfold.errors import ConfigError
 from keyfold.spark.source.columns import COLUMNS
-from keyfold.store.location import parse_url
-from keyfold.store.s3 import S3Location
+from keyfold.store.api import StoreAccess, StoreLocation
+from keyfold.store.location import location_of, parse_url
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -212,10 +212,9 @@ class SourceOptions(Options):
         """The directory inside the bucket."""
         return parse_url(self.url)[1]
 
-    def location(self) -> S3Location:
+    def location(self) -> StoreLocation:
         """Where the bucket is, as driver and tasks open it."""
-        return S3Location(
-            bucket=parse_url(self.url)[0],
+        access = StoreAccess(
             region=self.region,
             endpoint_url=self.store_url,
             access_key_id=self.access_key_id,
@@ -223,6 +222,7 @@ class SourceOptions(Options):
             session_token=_plain(self.session_token),
             path_style=self.path_style,
         )
+        return location_of(self.url, access)
 
     def require_batch(self) -> SourceOptions:
         """These options, where they make sense for a batch. Raises `ConfigError`."""

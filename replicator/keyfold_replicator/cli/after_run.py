@@ -46,7 +46,7 @@ def open_rounds(
 ) -> Iterator[Replicate]:
     """See `OpenRounds`."""
     pacer = _pacer(after_run, clock)
-    location = replace(after_run.location, max_connections=4 * after_run.threads)
+    location = after_run.location.adjusted(max_connections=4 * after_run.threads)
     store = open_location(location, pacer)
     context = ReplicationContext(
         ReplicaSettings(threads=after_run.threads),

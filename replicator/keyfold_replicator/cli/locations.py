@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from keyfold.config.options import StoreOptions
     from keyfold.replicas.documents import Registration
     from keyfold.replicas.registry import EnablementStore, ReplicaRegistry
-    from keyfold.store.api import ObjectStore
+    from keyfold.store.api import ObjectStore, StoreLocation
     from keyfold.store.pacing import Pacer
-    from keyfold.store.s3 import S3Location
     from keyfold_replicator.registry.link import Side
 
 CONNECTIONS = 40
@@ -63,17 +62,15 @@ def world_of(ctx: click.Context) -> CliContext:
     return world
 
 
-def where(place: str) -> tuple[S3Location, str]:
+def where(place: str) -> tuple[StoreLocation, str]:
     """Return the location that a URL or a configuration file names, and the topics.dir. Raise `ConfigError`."""
-    from dataclasses import replace
-
     from keyfold.config.options import StoreOptions, read_config
     from keyfold.store.location import configured_location, location_of, parse_url
 
     if "://" in place:
-        return replace(location_of(place), max_connections=CONNECTIONS), parse_url(place)[1]
+        return location_of(place).adjusted(max_connections=CONNECTIONS), parse_url(place)[1]
     options = StoreOptions.parse(_known_to(StoreOptions, read_config(place)))
-    return replace(configured_location(options), max_connections=CONNECTIONS), options.topics_dir
+    return configured_location(options, max_connections=CONNECTIONS), options.topics_dir
 
 
 def allowed_credentials(place: str) -> AllowedCredentials:
@@ -95,7 +92,7 @@ def _known_to(model: type[StoreOptions], values: Mapping[str, str]) -> dict[str,
     return {key: value for key, value in values.items() if key in known}
 
 
-def open_store(ctx: click.Context, location: S3Location, pacer: Pacer | None = None) -> ObjectStore:
+def open_store(ctx: click.Context, location: StoreLocation, pacer: Pacer | None = None) -> ObjectStore:
     """Open a store, to be closed when the command ends."""
     from keyfold_replicator.registry.opening import close
 

@@ -211,7 +211,7 @@ def _source(ctx: click.Context, source: str, options: RunOptions, pacer: Pacer |
     from keyfold_replicator.registry.opening import side
 
     location, topics_dir = where(source)
-    location = replace(location, max_connections=4 * options.threads)
+    location = location.adjusted(max_connections=4 * options.threads)
     return side(open_store(ctx, location, pacer), topics_dir)
 
 

@@ -36,8 +36,8 @@ _CLOSED: Final = "the copy was stopped"
 class Transfer:
     """Copy between two stores, with one set of threads for all partitions. Thread-safe; close it.
 
-    `topics_dir` is the replica's; the source's is in each job's place. The stores pace bytes (`S3Store` with a pacer
-    counts each byte when it comes in and again when it goes out). For stores without a pacer, `pacer` counts each byte
+    `topics_dir` is the replica's; the source's is in each job's place. A store that was opened with a pacer counts
+    each byte when it is received and again when it is sent. For stores without a pacer, `pacer` counts each byte
     once, when it is fetched. Copies inside a store move no bytes and are not paced.
     """
 

@@ -15,16 +15,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
 from typing import Final
-from urllib.parse import urlsplit
 
 from keyfold.config.allowed_credentials import AllowedCredentials
 from keyfold.replicas.documents import Enablement, Registration
 from keyfold.replicas.registry import EnablementStore, NotRegistered, ReplicaRegistry
 from keyfold.runtime.clock import Clock
 from keyfold.store.api import ObjectStore
-from keyfold.store.location import OpenLocation, open_location
+from keyfold.store.location import OpenLocation, host_of, open_location
 from keyfold.store.pacing import Pacer
-from keyfold.store.s3 import S3Location
 from keyfold_replicator.registry.link import DesiredReplication, Link, ReplicaSettings, Side
 from keyfold_replicator.state.retry import RoundBackoff
 
@@ -36,16 +34,6 @@ _DEFAULTS: Final = ReplicaSettings()
 def side(store: ObjectStore, topics_dir: str) -> Side:
     """Return one side of a link, for an open store."""
     return Side(store, topics_dir, f"{store.url}/{topics_dir}".rstrip("/"), host_of(store))
-
-
-def host_of(store: ObjectStore) -> str:
-    """Return the host that a store's requests go to, for messages."""
-    location = getattr(store, "location", None)
-    if not isinstance(location, S3Location):
-        return store.url
-    if location.endpoint_url:
-        return urlsplit(location.endpoint_url).netloc
-    return f"s3.{location.region}.amazonaws.com" if location.region else "s3.amazonaws.com"
 
 
 def replica_side(

@@ -9,7 +9,6 @@ through as `consumer.override.*` and the like, except those whose values the sin
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from enum import Enum
 from functools import partial
 from typing import Final
@@ -18,8 +17,8 @@ from keyfold.config.options import Codec, Count, Overrides, Rewritten, StoreOpti
 from keyfold.config.topic_pattern import topic_pattern
 from keyfold.errors import ConfigError
 from keyfold.log.names import is_topic_name
+from keyfold.store.api import StoreLocation
 from keyfold.store.location import configured_location
-from keyfold.store.s3 import S3Location
 from keyfold_sink.config.aliases import rewrite
 from keyfold_sink.config.memory_plan import MIN_BUFFER_MEMORY
 from keyfold_sink.config.option_groups import (
@@ -108,9 +107,9 @@ class SinkOptions(
             yield from _reads_own_dead_letters(self.topics_regex, topic)
 
     @property
-    def location(self) -> S3Location:
+    def location(self) -> StoreLocation:
         """Where the bucket is."""
-        return replace(configured_location(self), read_timeout_s=_STORE_TIMEOUT_S)
+        return configured_location(self, read_timeout_s=_STORE_TIMEOUT_S)
 
     def for_task(self, number: int) -> SinkOptions:
         """Return the options of one task. With several tasks each static member of the group has its own id."""

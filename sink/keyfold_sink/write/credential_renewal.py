@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
 import structlog
@@ -22,8 +21,7 @@ import structlog
 from keyfold.config.config_file import resolve
 from keyfold.errors import AccessDenied, ConfigError, StoreUnavailable
 from keyfold.runtime.clock import Clock
-from keyfold.store.api import ObjectStore, PutMode
-from keyfold.store.s3 import S3Location
+from keyfold.store.api import ObjectStore, PutMode, StoreLocation
 from keyfold.store.wrappers.base import StoreWrapper
 from keyfold_sink.config.options import SinkOptions
 
@@ -41,31 +39,26 @@ class AccessRefused(StoreUnavailable):
 
 
 class Renewable(ObjectStore, Protocol):
-    """A store that can change its credentials (`S3Store`)."""
+    """A store that can change its credentials (`OpenedStore`)."""
 
-    def renew(self, location: S3Location) -> None:
+    def renew(self, location: StoreLocation) -> None:
         """Look up credentials again, and use them."""
 
 
-def location_now(options: SinkOptions, environ: Mapping[str, str] | None = None) -> S3Location:
+def location_now(options: SinkOptions, environ: Mapping[str, str] | None = None) -> StoreLocation:
     """Return the bucket's location with the current credentials in the files that the configuration names."""
     written = {key: value for key, value in options.shown().items() if key in {_KEY_ID, _SECRET} and "${" in value}
     try:
         found = resolve(written, os.environ if environ is None else environ)
     except ConfigError:  # a file that is being replaced
         return options.location
-    known = options.location
-    return replace(
-        known,
-        access_key_id=found.get(_KEY_ID, known.access_key_id),
-        secret_access_key=found.get(_SECRET, known.secret_access_key),
-    )
+    return options.location.adjusted(access_key_id=found.get(_KEY_ID), secret_access_key=found.get(_SECRET))
 
 
 class RenewingStore(StoreWrapper):
     """An `ObjectStore` wrapper that looks for new credentials when the store refuses a request. Thread-safe."""
 
-    def __init__(self, inner: Renewable, location: Callable[[], S3Location], clock: Clock, *, waits: bool) -> None:
+    def __init__(self, inner: Renewable, location: Callable[[], StoreLocation], clock: Clock, *, waits: bool) -> None:
         super().__init__(inner)
         self.waits = waits
         self._renewable = inner

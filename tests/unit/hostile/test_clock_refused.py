@@ -11,6 +11,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from keyfold.runtime.clock import ManualClock
+from keyfold.store.api import StoreLocation
 from keyfold.store.memory import MemoryStore
 from keyfold.store.s3 import S3Location
 from keyfold.store.s3_errors import translate
@@ -34,7 +35,7 @@ class Strict(FaultyStore):
         super().__init__(inner, on_call=self._judge)
         self.is_off = True
 
-    def renew(self, location: S3Location) -> None:
+    def renew(self, location: StoreLocation) -> None:
         """Other credentials do not help."""
 
     def _judge(self, call: Call) -> None:

@@ -19,9 +19,8 @@ from keyfold.errors import ConfigError
 from keyfold.replicas.documents import Registration, registration_key
 from keyfold.replicas.registry import ReplicaRegistry
 from keyfold.runtime.clock import SystemClock
-from keyfold.store.api import ObjectStore
+from keyfold.store.api import ObjectStore, StoreLocation
 from keyfold.store.pacing import Pacer
-from keyfold.store.s3 import S3Location
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.replicating import replicating
 from keyfold_replicator.registry.link import ReplicaSettings
@@ -85,10 +84,10 @@ def forge(buckets: Buckets, config: Mapping[str, str], name: str = "dr") -> None
     plant(store, key, json.dumps({**document, "config": dict(config)}).encode())
 
 
-def opener(buckets: Buckets) -> Callable[[S3Location, Pacer | None], ObjectStore]:
+def opener(buckets: Buckets) -> Callable[[StoreLocation, Pacer | None], ObjectStore]:
     """Open the forged replica's bucket by its endpoint, and all others in memory."""
 
-    def opened(location: S3Location, pacer: Pacer | None = None) -> ObjectStore:
+    def opened(location: StoreLocation, pacer: Pacer | None = None) -> ObjectStore:
         return location.open(pacer) if location.bucket == "far" else buckets.open(location, pacer)
 
     return opened

@@ -17,6 +17,7 @@ from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import Create, ObjectStore
 from keyfold.store.documents import DocumentUnreadable
 from keyfold.store.memory import MemoryStore
+from keyfold.store.s3 import S3Location
 from keyfold.store.wrappers.faults import Call, Chaos, Fault, FaultyStore, Kind
 
 DIR = "topics"
@@ -172,6 +173,7 @@ def test_credentials_are_filled_in_only_where_the_bucket_is_opened() -> None:
     made = registry(store).add(Registration("dr", config))
     allowed = AllowedCredentials("ID|SECRET")
     location = made.location({"ID": "me", "SECRET": "mine"}, allowed)
+    assert isinstance(location, S3Location)
     assert (location.access_key_id, location.secret_access_key) == ("me", "mine")
     assert b"mine" not in store.get(registration_key(DIR, "dr")).data
     with pytest.raises(ConfigError, match="`SECRET` is not set"):

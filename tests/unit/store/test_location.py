@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from keyfold.errors import ConfigError
-from keyfold.store.location import location_of, open_store, parse_url
-from keyfold.store.s3 import S3Location
+from keyfold.store.api import StoreAccess
+from keyfold.store.location import host_of, location_of, open_store, parse_url
+from keyfold.store.memory import MemoryStore
+from keyfold.store.s3 import S3Location, S3Store
 
 
 @pytest.mark.parametrize(
@@ -39,5 +43,41 @@ def test_a_store_is_opened_by_url_or_location(monkeypatch: pytest.MonkeyPatch) -
     for place in ("s3://log/topics", S3Location("log", region="us-east-1")):
         store = open_store(place)
         assert store.url == "s3://log"
+        assert isinstance(store, S3Store)
         assert store.location.endpoint_url == "http://127.0.0.1:9"
         store.close()
+
+
+def test_a_location_is_adjusted_and_resolved_without_a_secret_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    access = StoreAccess(endpoint_url="http://127.0.0.1:9", access_key_id="a", secret_access_key="b")
+    location = location_of("s3a://log/topics", access)
+    assert location == S3Location("log", endpoint_url="http://127.0.0.1:9", access_key_id="a", secret_access_key="b")
+    assert location.adjusted() == location
+    assert location.adjusted(max_connections=40, access_key_id="") == replace(
+        S3Location.of("log", access), max_connections=40, access_key_id=""
+    )
+    assert "b" not in repr(access)
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "from-environment")
+    assert location_of("s3://log").resolved() == S3Location("log", region="eu-west-1")
+
+
+@pytest.mark.parametrize(
+    ("location", "host"),
+    [
+        (S3Location("b", endpoint_url="http://127.0.0.1:9"), "127.0.0.1:9"),
+        (S3Location("b", region="eu-west-1"), "s3.eu-west-1.amazonaws.com"),
+        (S3Location("b"), "s3.amazonaws.com"),
+    ],
+)
+def test_a_location_has_a_host_for_messages(location: S3Location, host: str) -> None:
+    assert location.host == host
+
+
+def test_a_store_without_a_location_is_named_by_its_url() -> None:
+    assert host_of(MemoryStore()) == MemoryStore().url
+    store = open_store(S3Location("b", region="eu-west-1", endpoint_url="http://127.0.0.1:9"))
+    assert host_of(store) == "127.0.0.1:9"
+    store.close()

@@ -15,7 +15,7 @@ from keyfold.log.partition_log import PartitionLog
 from keyfold.replicas.documents import Registration, registration_key
 from keyfold.replicas.registry import EnablementStore, ReplicaRegistry
 from keyfold.runtime.clock import ManualClock
-from keyfold.store.api import ObjectInfo, ObjectStore, Update
+from keyfold.store.api import ObjectInfo, ObjectStore, StoreLocation, Update
 from keyfold.store.memory import MemoryStore
 from keyfold.store.pacing import Pacer
 from keyfold.store.s3 import S3Location
@@ -248,7 +248,7 @@ class Buckets:
         self.stores: dict[str, ObjectStore] = dict(stores)
         self.pacers: list[Pacer | None] = []
 
-    def open(self, location: S3Location, pacer: Pacer | None = None) -> ObjectStore:
+    def open(self, location: StoreLocation, pacer: Pacer | None = None) -> ObjectStore:
         self.pacers.append(pacer)
         return self.stores.setdefault(location.bucket, MemoryStore(location.bucket, self.clock))
 

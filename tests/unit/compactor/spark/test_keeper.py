@@ -20,7 +20,7 @@ from keyfold.store.s3 import S3Location
 from keyfold_compactor.job import Job, RunSelection
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report.report import RunReport
-from keyfold_compactor.spark.keeper import SparkKeeper, SparkLost, as_here
+from keyfold_compactor.spark.keeper import SparkKeeper, SparkLost
 from tests.support.cleaning import memory_log, record
 
 pytest.importorskip("pyspark")
@@ -129,7 +129,7 @@ def test_tasks_go_where_the_driver_goes_and_get_no_keys_of_its_environment(monke
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "from-environment")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "from-environment")
-    found = as_here(S3Location("b"))
+    found = S3Location("b").resolved()
     assert (found.endpoint_url, found.region) == ("http://127.0.0.1:9", "eu-west-1")
     assert (found.access_key_id, found.secret_access_key, found.session_token) == (None, None, None)
 

@@ -12,7 +12,7 @@ from keyfold.config.config_file import resolve
 from keyfold.errors import AccessDenied, CommitUnknown, ConfigError, StoreUnavailable
 from keyfold.runtime.buffers import Bytes
 from keyfold.runtime.clock import ManualClock
-from keyfold.store.api import MIN_PART_BYTES, Create, PutMode, PutResult
+from keyfold.store.api import MIN_PART_BYTES, Create, PutMode, PutResult, StoreLocation
 from keyfold.store.memory import MemoryStore
 from keyfold.store.probe import probe
 from keyfold.store.s3 import S3Location
@@ -35,7 +35,7 @@ class Locked(MemoryStore):
         self.renewals = 0
         self.asked = 0
 
-    def renew(self, location: S3Location) -> None:
+    def renew(self, location: StoreLocation) -> None:
         assert location == HERE
         self.renewals += 1
         if self.renewals == self.opens:
@@ -105,7 +105,7 @@ def test_one_renewal_serves_all_who_were_refused_meanwhile() -> None:
 
 
 def test_no_new_credentials_are_no_defect() -> None:
-    def nowhere() -> S3Location:
+    def nowhere() -> StoreLocation:
         raise ConfigError("store.url", "there is no such profile")
 
     with pytest.raises(AccessRefused):
@@ -170,6 +170,7 @@ def test_credentials_are_read_from_the_files_that_the_configuration_names_as_the
     assert location_now(options) == options.location
     secrets.write_text("id=new-id\nsecret=new-secret\n")
     now = location_now(options)
+    assert isinstance(now, S3Location)
     assert (now.access_key_id, now.secret_access_key) == ("new-id", "new-secret")
     assert now.bucket == "b"
     secrets.unlink()  # it is just being replaced
@@ -181,6 +182,7 @@ def test_credentials_that_stand_in_the_configuration_stay(tmp_path: Path) -> Non
     keys = {"aws.access.key.id": "id", "aws.secret.access.key": "secret"}
     options = SinkOptions.parse({**values, **keys})
     assert location_now(options) == options.location
+    assert isinstance(options.location, S3Location)
     assert options.location.secret_access_key == "secret"
 
 

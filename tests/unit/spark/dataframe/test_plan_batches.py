@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -68,13 +68,13 @@ def plain(schema: pa.Schema) -> pa.Schema:
 
 def test_batches_have_the_columns_that_spark_was_promised(store: MemoryStore, log: Log) -> None:
     append(store, b"one", None, b"three")
-    (batch,) = _run_task(Here(store), task(log), record_batches)
+    (batch,) = _run_task(cast("Any", Here(store)), task(log), record_batches)
     assert plain(batch.schema) == plain(to_arrow_schema(RECORDS, timezone="UTC"))
     assert batch.column("partition").to_pylist() == [0, 0, 0]
     assert batch.column("value").to_pylist() == [b"one", None, b"three"]
     # Kafka takes any 64 bits for a timestamp. Spark's end earlier, and one odd record must not fail each job.
     assert batch.column("timestamp").cast(pa.int64()).to_pylist() == [7_000, 2**63 // 1000 * 1000, 2**63 // 1000 * 1000]
-    (rows,) = _run_task(Here(store), task(log), _index_batches)
+    (rows,) = _run_task(cast("Any", Here(store)), task(log), _index_batches)
     assert plain(rows.schema) == plain(to_arrow_schema(INDEX, timezone="UTC"))
     assert rows.column("is_tombstone").to_pylist() == [False, True, False]
 
@@ -111,11 +111,11 @@ def test_a_schema_that_is_not_kept_must_be_given(store: MemoryStore, log: Log) -
 def test_tasks_read_each_value_by_its_own_schema(store: MemoryStore, log: Log) -> None:
     keep(store, {1: OLD, 2: NEW})
     append(store, b"\0\0\0\0\1\2a", b"\0\0\0\0\2\2b\2\4", None, b"plain")
-    (batch,) = _run_task(Here(store), task(log), record_batches)
+    (batch,) = _run_task(cast("Any", Here(store)), task(log), record_batches)
     lenient = _avro_typing(Typing("value", "avro", NEW, "PERMISSIVE"), json.dumps(NEW))
-    (typed,) = _decoding(Here(store), "topics", "users", [lenient])([batch])
+    (typed,) = _decoding(cast("Any", Here(store)), "topics", "users", [lenient])([batch])
     assert typed.column("value").type == lenient.type
     assert typed.column("value").to_pylist() == [{"name": "a", "age": None}, {"name": "b", "age": 2}, None, None]
     strict = _avro_typing(Typing("value", "avro", NEW), json.dumps(NEW))
     with pytest.raises(RecordFormatMismatch, match=r"users-0: the value at offset 3 begins with byte 112"):
-        list(_decoding(Here(store), "topics", "users", [strict])([batch]))
+        list(_decoding(cast("Any", Here(store)), "topics", "users", [strict])([batch]))
