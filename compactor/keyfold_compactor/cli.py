@@ -61,7 +61,7 @@ def run(
 ) -> None:
     """Clean the logs that are due, once or in a loop with log.cleaner.backoff.ms between runs."""
     from keyfold.runtime.event_log import configure
-    from keyfold.runtime.health import Vitals
+    from keyfold.runtime.health import Liveness
     from keyfold.runtime.signals import stop_or_end_on_signals
     from keyfold.store.wrappers.observation import ObservedStore
     from keyfold_compactor.job import Job, RunSelection
@@ -76,7 +76,7 @@ def run(
     check_pyspark(found_pyspark())
     configure(json=as_json, level=options.log_level)
     stop = stop_or_end_on_signals()
-    vitals = Vitals(world.clock, quiet_max_s(options), stop.is_set)
+    vitals = Liveness(world.clock, quiet_max_s(options), stop.is_set)
     with (
         measuring(options, world.clock, is_once=once, checked=vitals) as observer,
         SparkKeeper(options) as keeper,

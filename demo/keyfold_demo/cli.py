@@ -14,8 +14,8 @@ import click
 from keyfold.errors import KeyfoldError
 
 if TYPE_CHECKING:
-    from keyfold_demo.environment import Stage
-    from keyfold_demo.narration import Teller
+    from keyfold_demo.environment import DemoEnvironment
+    from keyfold_demo.narration import Narrator
     from keyfold_demo.story import Plot
 
 
@@ -38,16 +38,16 @@ def demo(*, keep: bool, large: bool, as_json: bool) -> int:
         keyfold demo --keep
         keyfold demo --json | jq .holds
     """  # noqa: D301 - click wants the character
-    from keyfold_demo.environment import Stage
-    from keyfold_demo.narration import Teller
+    from keyfold_demo.environment import DemoEnvironment
+    from keyfold_demo.narration import Narrator
     from keyfold_demo.story import PARTITIONS, TOPIC, Story, prepare
 
-    teller = Teller(to_stderr=as_json)
+    teller = Narrator(to_stderr=as_json)
     plot = _plot(is_large=large)
     libs = prepare(teller)
     with ExitStack() as exits:
         with teller.step("Start a Kafka broker and an S3 server") as step:
-            stage = exits.enter_context(Stage(TOPIC, PARTITIONS))
+            stage = exits.enter_context(DemoEnvironment(TOPIC, PARTITIONS))
             step.result = f"Kafka at {stage.broker.bootstrap_servers}, S3 at {stage.s3.url}"
         summary = Story(plot, stage, teller, libs).tell()
         summary.seconds["start"] = step.seconds
@@ -76,7 +76,7 @@ def _plot(*, is_large: bool) -> Plot:
     return Plot(LARGE, "Apache Kafka", tuple(read_changelog(path)))
 
 
-def _keep(stage: Stage, teller: Teller) -> None:
+def _keep(stage: DemoEnvironment, teller: Narrator) -> None:
     """Print how to use what is running, and wait for Enter or for a signal. End of input does not count as Enter."""
     teller.say()
     teller.say("Kafka and S3 keep running. In another terminal:", "bold")
@@ -100,7 +100,7 @@ def _keep(stage: Stage, teller: Teller) -> None:
         teller.say()
 
 
-def _what_next(teller: Teller, *, is_kept: bool) -> None:
+def _what_next(teller: Narrator, *, is_kept: bool) -> None:
     teller.say()
     teller.say("Next:", "bold")
     if not is_kept:

@@ -37,7 +37,7 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 TOPIC_SETTINGS: Final = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "1", "segment.ms": str(2**63 - 1)}
 
 
-class Stage:
+class DemoEnvironment:
     """What the story stands on. `topic` is the Kafka topic's name."""
 
     def __init__(self, topic: str, partitions: int) -> None:

@@ -25,7 +25,7 @@ _PLAIN_WIDTH: Final = 140
 class Step:
     """One step while it runs; `note` moves the line, `result` is what is said at its end."""
 
-    def __init__(self, teller: Teller, title: str) -> None:
+    def __init__(self, teller: Narrator, title: str) -> None:
         self._teller = teller
         self._title = title
         self.result = ""
@@ -36,7 +36,7 @@ class Step:
         self._teller.move(f"{self._title}  {text}")
 
 
-class Teller:
+class Narrator:
     """Writes to one console."""
 
     def __init__(self, *, to_stderr: bool = False) -> None:

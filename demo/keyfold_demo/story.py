@@ -23,9 +23,9 @@ from typing import Final
 from keyfold.errors import KeyfoldError
 from keyfold.read.log import Log, open_log
 from keyfold_demo.commands import Finished, Running, Watch, shown
-from keyfold_demo.environment import Stage
+from keyfold_demo.environment import DemoEnvironment
 from keyfold_demo.java import default_cache, fetch_missing, find_java, s3a_jars
-from keyfold_demo.narration import Teller
+from keyfold_demo.narration import Narrator
 from keyfold_demo.numbers import Logs, Snapshot, Summary, last_of_each_key, without_tombstones
 from keyfold_demo.produce import produce_changes
 from keyfold_demo.treeproof import Change, Facts, root_tree
@@ -50,7 +50,7 @@ class Plot:
         return max(1, self.facts.record_count // PARTITIONS // _SEGMENTS_PER_PARTITION)
 
 
-def prepare(teller: Teller) -> Path:
+def prepare(teller: Narrator) -> Path:
     """Find Java and fetch the jars; return the folder of Spark's S3 jars. Raises `JavaMissing`."""
     find_java()
     cache = default_cache()
@@ -62,7 +62,7 @@ def prepare(teller: Teller) -> Path:
 class Story:
     """The steps of the demo with one changelog; the results are in `summary`."""
 
-    def __init__(self, plot: Plot, stage: Stage, teller: Teller, s3a_libs: Path) -> None:
+    def __init__(self, plot: Plot, stage: DemoEnvironment, teller: Narrator, s3a_libs: Path) -> None:
         self.summary = Summary(plot.facts, PARTITIONS)
         self._plot = plot
         self._stage = stage

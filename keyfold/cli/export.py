@@ -20,7 +20,7 @@ from keyfold.runtime.text import size_text
 
 if TYPE_CHECKING:
     from keyfold.export.summary import ExportedPartition
-    from keyfold.export.target import Target
+    from keyfold.export.target import ExportTarget
     from keyfold.formats.avro_schema import Type
     from keyfold.read.log import Log
 
@@ -76,7 +76,7 @@ def export(ctx: click.Context, /, url: str, topic: str, to: str, *, as_json: boo
         keyfold log export s3://bucket/topics users --to ./users --latest --value-format json
         keyfold log export s3://bucket/topics users --to s3://lake/users --value-format avro --on-error skip
     """  # noqa: D301 - click wants the character
-    from keyfold.export.request import OnError, Request
+    from keyfold.export.request import ExportRequest, OnError
     from keyfold.export.run import export as run_export
     from keyfold.export.run import new_run
     from keyfold.formats.format import Format
@@ -86,7 +86,7 @@ def export(ctx: click.Context, /, url: str, topic: str, to: str, *, as_json: boo
     _check(asked)
     only: tuple[int, ...] = asked["partition"]
     source = open_target(ctx, url, topic, only[0] if only else None)
-    request = Request(
+    request = ExportRequest(
         partitions=tuple(sorted(set(only))) or source.partitions,
         latest=asked["latest"],
         from_offset=asked["from_offset"],
@@ -132,7 +132,7 @@ def _schema(option: str, path: Path | None) -> Type | None:
         raise ConfigError(option, f"`{path}` {error}") from error
 
 
-def _target(ctx: click.Context, to: str, log: Log, run: str) -> Target:
+def _target(ctx: click.Context, to: str, log: Log, run: str) -> ExportTarget:
     from keyfold.export.target_bucket import BucketTarget, check_outside_logs
     from keyfold.export.target_folder import FolderTarget
     from keyfold.runtime.retry import RetryPolicy

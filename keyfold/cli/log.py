@@ -83,7 +83,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class OpenTopic:
     """An open topic, and the partitions that the command is about."""
 
     store: ObjectStore
@@ -100,7 +100,7 @@ def open_store_of(ctx: click.Context, url: str) -> tuple[ObjectStore, str]:
     return store, topics_dir
 
 
-def open_target(ctx: click.Context, url: str, topic: str, partition: int | None) -> Target:
+def open_target(ctx: click.Context, url: str, topic: str, partition: int | None) -> OpenTopic:
     """Open the topic under a URL, with the given partition or all."""
     from keyfold.read.log import Log
 
@@ -109,7 +109,7 @@ def open_target(ctx: click.Context, url: str, topic: str, partition: int | None)
     store, topics_dir = open_store_of(ctx, url)
     log = Log(store, topics_dir, topic, clock=world.clock, random=world.random)
     partitions = tuple(log.partitions()) if partition is None else (partition,)
-    return Target(store, log, partitions)
+    return OpenTopic(store, log, partitions)
 
 
 @click.group(context_settings={"max_content_width": 110})

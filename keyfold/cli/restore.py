@@ -19,7 +19,7 @@ from keyfold.runtime.terminal import echo
 
 if TYPE_CHECKING:
     from keyfold.restore.offsets import GroupOffset
-    from keyfold.restore.run import Outcome, Outlook, Restore
+    from keyfold.restore.run import Restore, RestoreOutcome, RestorePreview
 
 Report = Callable[[int, int], None]
 
@@ -123,7 +123,7 @@ def _opened(ctx: click.Context, url: str, topic: str, options: Mapping[str, Any]
     world = ctx.find_object(CliContext)
     assert world is not None
     request = _request(topic, options)
-    from keyfold.kafka.cluster import Cluster
+    from keyfold.kafka.cluster import KafkaCluster
     from keyfold.restore.kafka_target import OWNED, KafkaTopics
 
     settings = client_settings(options["bootstrap_servers"], options["kafka_config"], owned=OWNED)
@@ -135,7 +135,7 @@ def _opened(ctx: click.Context, url: str, topic: str, options: Mapping[str, Any]
         (store, topics_dir) if not options["journal"] else open_store_of(ctx, options["journal"])
     )
     log = Log(store, topics_dir, topic, clock=world.clock, random=world.random)
-    with Cluster(settings) as cluster:
+    with KafkaCluster(settings) as cluster:
         yield Restore(
             log, KafkaTopics(cluster), request, clock=world.clock, random=world.random,
             holder=f"{platform.node()}, process {os.getpid()}",
@@ -145,23 +145,23 @@ def _opened(ctx: click.Context, url: str, topic: str, options: Mapping[str, Any]
 
 def _request(topic: str, options: Mapping[str, Any]) -> Any:
     from keyfold.log.names import is_topic_name
-    from keyfold.restore.partition import Settings
-    from keyfold.restore.run import Request
-    from keyfold.restore.selection import Selection, parse_to_offsets
+    from keyfold.restore.partition import RestoreSettings
+    from keyfold.restore.run import RestoreRequest
+    from keyfold.restore.selection import RestoreSelection, parse_to_offsets
 
     target = options["to_topic"] or topic
     if not is_topic_name(target):
         raise ConfigError("--to-topic", f"{target!r} is not a valid topic name")
-    return Request(
+    return RestoreRequest(
         target=target,
-        selection=Selection(
+        selection=RestoreSelection(
             parse_to_offsets(options["to_offset"]),
             options["to_timestamp"],
             options["max_records"],
             options["latest"],
             options["skip_keyless"],
         ),
-        settings=Settings(
+        settings=RestoreSettings(
             offset_header=options["offset_header"], append=options["append"], patience_s=options["patience_s"]
         ),
         partitions=options["partitions"],
@@ -191,7 +191,7 @@ def _group_rows(path: Path | None) -> list[GroupOffset] | None:
     return None if path is None else parse_offsets(path.read_text(encoding="utf-8"), str(path))
 
 
-def _run(one: Restore, outlook: Outlook) -> Outcome:
+def _run(one: Restore, outlook: RestorePreview) -> RestoreOutcome:
     """Run the restore with a bar on stderr if that is a terminal. After an interrupt the next run can continue."""
     with _bar(outlook) as report:
         try:
@@ -202,7 +202,7 @@ def _run(one: Restore, outlook: Outlook) -> Outcome:
 
 
 @contextmanager
-def _bar(outlook: Outlook) -> Iterator[Report]:
+def _bar(outlook: RestorePreview) -> Iterator[Report]:
     if not sys.stderr.isatty():
         yield lambda _, __: None
         return
@@ -223,14 +223,14 @@ class _Shown:
         self._as_json = as_json
         self._topic = topic
 
-    def hazards(self, outlook: Outlook) -> None:
+    def hazards(self, outlook: RestorePreview) -> None:
         for hazard in outlook.hazards:
             if self._as_json:
                 self._line({"type": "hazard", **hazard.to_json()})
             else:
                 echo(f"{'error' if hazard.is_error else 'warning'}: {hazard}", err=True)
 
-    def outlook(self, outlook: Outlook) -> None:
+    def outlook(self, outlook: RestorePreview) -> None:
         topic = outlook.topic
         made = "exists" if topic.exists else "would be created"
         if not self._as_json:
@@ -255,7 +255,7 @@ class _Shown:
                 f"partition {result.partition}: finished, {result.records:,} records",
             )
 
-    def outcome(self, outcome: Outcome) -> None:
+    def outcome(self, outcome: RestoreOutcome) -> None:
         for result in outcome.results:
             data = {
                 "type": "restored", "topic": self._topic, "partition": result.partition, "records": result.records,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from keyfold.cli.context import CliContext
-from keyfold.cli.log import Target, json_option, open_target, partition_option, topic_arguments
+from keyfold.cli.log import OpenTopic, json_option, open_target, partition_option, topic_arguments
 from keyfold.errors import KeyfoldError, is_of_one_partition
 from keyfold.runtime.terminal import echo
 
@@ -144,7 +144,7 @@ def _kafka_topic(bootstrap_servers: str | None, config: str | None, topic: str) 
 
 def _reports(
     ctx: click.Context,
-    target: Target,
+    target: OpenTopic,
     parallel: int,
     reader: TopicReader | None,
     extent: Extent,
@@ -293,7 +293,7 @@ class _Bars:
 
 
 @contextmanager
-def _progress(topic: str, target: Target) -> Iterator[_Bars]:
+def _progress(topic: str, target: OpenTopic) -> Iterator[_Bars]:
     """Show a bar on stderr if that is a terminal."""
     if not sys.stderr.isatty():
         yield _Bars()
@@ -311,12 +311,12 @@ def _progress(topic: str, target: Target) -> Iterator[_Bars]:
         )
 
 
-def _bytes_to_read(target: Target) -> int:
+def _bytes_to_read(target: OpenTopic) -> int:
     with ThreadPoolExecutor(_PARALLEL_MAX) as pool:
         return sum(pool.map(lambda number: _log_bytes(target, number), target.partitions))
 
 
-def _log_bytes(target: Target, partition: int) -> int:
+def _log_bytes(target: OpenTopic, partition: int) -> int:
     try:
         return sum(s.size_bytes + s.index_size_bytes for s in target.log.manifest(partition).segments)
     except KeyfoldError:

@@ -38,7 +38,7 @@ class Overrides(dict[str, str]):
         return core_schema.is_instance_schema(cls, serialization=hidden)
 
 
-class Refused(ValueError):
+class InvalidOption(ValueError):
     """A validator's own error message, with what to do. The value is not appended to it."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:

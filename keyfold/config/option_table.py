@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from keyfold.config.config_file import Resolved, is_secret_key
-from keyfold.config.option_fields import Overrides, Refused, entries
+from keyfold.config.option_fields import InvalidOption, Overrides, entries
 from keyfold.errors import ConfigError
 
 TOPIC_PREFIX: Final = "topic."
@@ -92,10 +92,10 @@ class OptionTable:
         message = _message(key, error)
         value = values.get(key)
         refused = error.get("ctx", {}).get("error")
-        hint = refused.hint if isinstance(refused, Refused) else None
+        hint = refused.hint if isinstance(refused, InvalidOption) else None
         if error["type"] == "missing" and key in self.entries:
             hint = self.entries[key].missing or None
-        if self._may_repeat(key, value) and not isinstance(refused, Refused):
+        if self._may_repeat(key, value) and not isinstance(refused, InvalidOption):
             message += f", not {value!r}"
         return ConfigError(key, message, hint=hint)
 

@@ -23,7 +23,7 @@ class OnError(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ExportRequest:
     """An export. `to_offset` is exclusive; offsets and the timestamp (ms) hold for every partition.
 
     `partitions` are read `parallel` at a time. A file has at most `rows_per_file` rows.

@@ -39,7 +39,7 @@ class FormatMismatches:
     examples: list[str] = field(default_factory=list)
 
 
-class Rows:
+class RowConverter:
     """A converter of a topic's records to rows. Thread-safe."""
 
     def __init__(self, key: Column, value: Column, on_error: OnError) -> None:

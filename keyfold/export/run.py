@@ -15,11 +15,11 @@ from threading import Event
 from typing import Any, Final, Self, TypeVar
 
 from keyfold.export.files import PartitionFiles
-from keyfold.export.request import Request
-from keyfold.export.rows import FormatMismatches, Rows
-from keyfold.export.source import Moved, Pin, batches, lost, pin
+from keyfold.export.request import ExportRequest
+from keyfold.export.rows import FormatMismatches, RowConverter
+from keyfold.export.source import ExportedVersionGone, ExportRange, batches, lost, pin
 from keyfold.export.summary import ExportedPartition, about, footer, summary_text
-from keyfold.export.target import StagedFile, Target, claim_text, part_name
+from keyfold.export.target import ExportTarget, StagedFile, claim_text, part_name
 from keyfold.formats.avro_schema import Type
 from keyfold.formats.column_type import column_for, survey_for, surveyed_type
 from keyfold.formats.format import RecordPart
@@ -47,7 +47,13 @@ def new_run(random: Random) -> str:
 
 
 def export(
-    log: Log, target: Target, request: Request, *, run: str, clock: Clock, progress: Progress = lambda _: None
+    log: Log,
+    target: ExportTarget,
+    request: ExportRequest,
+    *,
+    run: str,
+    clock: Clock,
+    progress: Progress = lambda _: None,
 ) -> list[ExportedPartition]:
     """Export a topic, publish it in `target`, and return what was exported, by partition.
 
@@ -74,7 +80,7 @@ def export(
 class _Work:
     """The partitions of one export, read by several threads."""
 
-    def __init__(self, log: Log, target: Target, request: Request, run: str, progress: Progress) -> None:
+    def __init__(self, log: Log, target: ExportTarget, request: ExportRequest, run: str, progress: Progress) -> None:
         self._log = log
         self._target = target
         self._request = request
@@ -99,7 +105,7 @@ class _Work:
             files.discard()
         self._files.clear()
 
-    def all(self) -> tuple[Rows, list[ExportedPartition]]:
+    def all(self) -> tuple[RowConverter, list[ExportedPartition]]:
         """Write all partitions. Raises the first error of any of them, when all have stopped."""
         for _ in range(TRIES):
             pins = self._each(lambda number: pin(self._log, number, self._request), self._request.partitions)
@@ -107,7 +113,7 @@ class _Work:
                 readers, is_surveyed = self._readers(pins)
                 rows = self._rows(readers)
                 return rows, self._each(partial(self._partition, rows, alone=not is_surveyed), pins)
-            except Moved:
+            except ExportedVersionGone:
                 self._discard()
         raise lost(pins[0], TRIES)
 
@@ -129,7 +135,7 @@ class _Work:
                 raise error
         return [future.result() for future in futures]
 
-    def _readers(self, pins: Sequence[Pin]) -> tuple[dict[RecordPart, Type | None], bool]:
+    def _readers(self, pins: Sequence[ExportRange]) -> tuple[dict[RecordPart, Type | None], bool]:
         """The types of keys and values, and whether they were taken from the data."""
         request = self._request
         readers = {RecordPart.KEY: request.key_reader, RecordPart.VALUE: request.value_reader}
@@ -138,7 +144,7 @@ class _Work:
         if not wanted:
             return readers, False
 
-        def look(pinned: Pin) -> dict[RecordPart, TypeSurvey]:
+        def look(pinned: ExportRange) -> dict[RecordPart, TypeSurvey]:
             surveys = {part: survey_for(part, kinds[part], None) for part in wanted}
             found = {part: survey for part, survey in surveys.items() if survey is not None}
             for batch in batches(self._log, pinned, request):
@@ -152,17 +158,17 @@ class _Work:
             readers[part] = surveyed_type([found[part] for found in looks], self._schemas, part)
         return readers, True
 
-    def _rows(self, readers: dict[RecordPart, Type | None]) -> Rows:
+    def _rows(self, readers: dict[RecordPart, Type | None]) -> RowConverter:
         request = self._request
         key = column_for(RecordPart.KEY, request.key_format, self._schemas, readers[RecordPart.KEY])
         value = column_for(RecordPart.VALUE, request.value_format, self._schemas, readers[RecordPart.VALUE])
-        return Rows(key, value, request.on_error)
+        return RowConverter(key, value, request.on_error)
 
     def _check_stop(self) -> None:
         if self._stop.is_set():
             raise _Stopped
 
-    def _partition(self, rows: Rows, pinned: Pin, *, alone: bool) -> ExportedPartition:
+    def _partition(self, rows: RowConverter, pinned: ExportRange, *, alone: bool) -> ExportedPartition:
         """Write one partition; where it is begun again alone, from the version of then."""
         for _ in range(TRIES):
             files, mismatches = self._new_files(rows, pinned), FormatMismatches()
@@ -173,7 +179,7 @@ class _Work:
                         files.write(table)
                     self._progress(len(batch))
                 return ExportedPartition(pinned, tuple(files.finish()), mismatches)
-            except Moved:
+            except ExportedVersionGone:
                 if not alone:
                     raise
                 files.discard()
@@ -181,7 +187,7 @@ class _Work:
                 pinned = pin(self._log, pinned.place.partition, self._request)
         raise lost(pinned, TRIES)
 
-    def _new_files(self, rows: Rows, pinned: Pin) -> PartitionFiles:
+    def _new_files(self, rows: RowConverter, pinned: ExportRange) -> PartitionFiles:
         partition = pinned.place.partition
 
         def stage(first_offset: int) -> StagedFile:

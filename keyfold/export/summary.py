@@ -10,9 +10,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from keyfold.export.files import WrittenFile
-from keyfold.export.request import Request
+from keyfold.export.request import ExportRequest
 from keyfold.export.rows import FormatMismatches
-from keyfold.export.source import Pin
+from keyfold.export.source import ExportRange
 
 FORMAT: Final = 1
 
@@ -21,7 +21,7 @@ FORMAT: Final = 1
 class ExportedPartition:
     """What was exported of a partition."""
 
-    pinned: Pin
+    pinned: ExportRange
     files: tuple[WrittenFile, ...]
     mismatches: FormatMismatches
 
@@ -57,7 +57,7 @@ class ExportedPartition:
         }
 
 
-def about(topic: str, run: str, request: Request) -> dict[str, Any]:
+def about(topic: str, run: str, request: ExportRequest) -> dict[str, Any]:
     """What the claim, the summary and each footer say of the export as a whole."""
     return {
         "format": FORMAT,
@@ -70,7 +70,7 @@ def about(topic: str, run: str, request: Request) -> dict[str, Any]:
     }
 
 
-def footer(whole: Mapping[str, Any], pinned: Pin) -> dict[str, Any]:
+def footer(whole: Mapping[str, Any], pinned: ExportRange) -> dict[str, Any]:
     """What the footer of a partition's files says, beside rows and offsets of the file."""
     return {
         **whole,

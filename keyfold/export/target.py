@@ -58,7 +58,7 @@ class StagedFile(Protocol):
         """Forget it, as far as that can be done."""
 
 
-class Target(Protocol):
+class ExportTarget(Protocol):
     """A folder of files, claimed by one export at a time."""
 
     @property

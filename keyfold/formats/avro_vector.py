@@ -29,7 +29,7 @@ from keyfold.formats.avro_resolve import (
     ReadUnion,
 )
 from keyfold.formats.avro_schema import Primitive
-from keyfold.formats.column_width import Room, null_bytes
+from keyfold.formats.column_width import ColumnMemory, null_bytes
 from keyfold.log.arrow_numbers import PADDING, Ints, Misplaced, refuse
 
 __all__ = ["Misplaced", "Unsuited", "padded", "read_arrow"]
@@ -47,7 +47,7 @@ def padded(raw: Any) -> bytes:
     return b"".join([raw, bytes(PADDING)])
 
 
-def read_arrow(action: Action, kind: pa.DataType, raw: bytes, starts: Ints, ends: Ints, room: Room) -> pa.Array:
+def read_arrow(action: Action, kind: pa.DataType, raw: bytes, starts: Ints, ends: Ints, room: ColumnMemory) -> pa.Array:
     """The values at `[starts, ends)` of `padded` bytes, which ascend, as an array of `kind`.
 
     Raises `Misplaced`, `Unsuited` and `TooWide`.
@@ -58,7 +58,7 @@ def read_arrow(action: Action, kind: pa.DataType, raw: bytes, starts: Ints, ends
 
 
 class _Walk:
-    def __init__(self, leaves: Leaves, room: Room) -> None:
+    def __init__(self, leaves: Leaves, room: ColumnMemory) -> None:
         self._leaves = leaves
         self._room = room
 

@@ -29,7 +29,7 @@ class TooWide(Exception):
     """A column would take more memory than it may. Fewer rows may fit."""
 
 
-class Room:
+class ColumnMemory:
     """What is left of the memory that a column may take."""
 
     __slots__ = ("left_bytes",)

@@ -16,7 +16,7 @@ from keyfold.formats.arrow_types import arrow_type
 from keyfold.formats.avro_read import Into
 from keyfold.formats.avro_schema import Type, has_decimals
 from keyfold.formats.avro_vector import Misplaced, Unsuited, read_arrow
-from keyfold.formats.column_width import ROOM_BYTES, Room, TooWide, measure_of, null_bytes
+from keyfold.formats.column_width import ROOM_BYTES, ColumnMemory, TooWide, measure_of, null_bytes
 from keyfold.formats.format import RecordPart
 from keyfold.formats.format_mismatch import FormatMismatch
 from keyfold.formats.framed_columns import Frame, Raw, find_frames, named_headers
@@ -108,7 +108,7 @@ class AvroColumn:
             return Decoded(pa.array([], self.type), [])
         return _in_room(data, self.type, lambda room: self._decoded(data, headers, room))
 
-    def _decoded(self, data: pa.Array, headers: pa.Array | None, room: Room) -> Decoded:
+    def _decoded(self, data: pa.Array, headers: pa.Array | None, room: ColumnMemory) -> Decoded:
         frames, mismatches = find_frames(data, named_headers(headers, self._header), self._header)
         pieces: list[Any] = []
         order = np.full(len(data), -1, np.int64)
@@ -127,7 +127,7 @@ class AvroColumn:
         joined = pa.concat_arrays(pieces) if pieces else pa.array([], self.type)
         return Decoded(joined.take(pa.array(order, mask=order < 0)), mismatches)
 
-    def _group(self, data: pa.Array, frame: Frame, room: Room) -> Decoded:
+    def _group(self, data: pa.Array, frame: Frame, room: ColumnMemory) -> Decoded:
         """The values of one writer schema. Raises `FormatMismatch` where the schema cannot be had, and `TooWide`."""
         action = self._readers.action(frame.key)
         bytes_of = Raw.of(data)
@@ -145,9 +145,9 @@ class AvroColumn:
 _FEW: Final = 512
 
 
-def _in_room(data: pa.Array, kind: pa.DataType, decode: Callable[[Room], Decoded]) -> Decoded:
+def _in_room(data: pa.Array, kind: pa.DataType, decode: Callable[[ColumnMemory], Decoded]) -> Decoded:
     """What `decode` finds. Raises `TooWide`; a row that is too wide by itself is null."""
-    room = Room(data.nbytes)
+    room = ColumnMemory(data.nbytes)
     try:
         room.take(len(data) * null_bytes(kind))
         return decode(room)
@@ -158,7 +158,7 @@ def _in_room(data: pa.Array, kind: pa.DataType, decode: Callable[[Room], Decoded
         return Decoded(pa.nulls(1, kind), [(0, mismatch)])
 
 
-def _one_by_one(data: pa.Array, decode: Callable[[bytes], Any], kind: pa.DataType, room: Room) -> Decoded:
+def _one_by_one(data: pa.Array, decode: Callable[[bytes], Any], kind: pa.DataType, room: ColumnMemory) -> Decoded:
     pieces: list[pa.Array] = []
     mismatches: BadRows = []
     measure = measure_of(kind)

@@ -1,7 +1,8 @@
 """Creation of Kafka clients, and translation of their errors. The only module that imports confluent-kafka first.
 
 librdkafka retries for ever: for a call, a wrong password and an unavailable broker look the same, because both time
-out. The brokers' refusals only reach the error callback. `Contact` receives it, so that an error can name the reason.
+out. The brokers' refusals only reach the error callback. `BrokerErrors` receives it, so that an error can name the
+reason.
 """
 
 from __future__ import annotations
@@ -22,8 +23,18 @@ try:
 except ImportError as error:
     raise KafkaClientMissing(str(error)) from error
 
-__all__ = ["Consumer", "Contact", "KafkaError", "KafkaException", "Producer", "answer", "make_admin", "make_consumer",
-           "make_producer", "plain"]  # fmt: skip
+__all__ = [
+    "BrokerErrors",
+    "Consumer",
+    "KafkaError",
+    "KafkaException",
+    "Producer",
+    "answer",
+    "make_admin",
+    "make_consumer",
+    "make_producer",
+    "plain",
+]  # fmt: skip
 
 T = TypeVar("T")
 
@@ -83,7 +94,7 @@ _PASSING: Final = frozenset(
 )
 
 
-class Contact:
+class BrokerErrors:
     """The errors that one client receives from its brokers. Used by the client's threads."""
 
     def __init__(self) -> None:
@@ -114,12 +125,12 @@ class Contact:
             return self._last
 
 
-def make_admin(settings: Mapping[str, str], contact: Contact) -> AdminClient:
+def make_admin(settings: Mapping[str, str], contact: BrokerErrors) -> AdminClient:
     """A client for topics, settings and offsets. Raises `ConfigError`."""
     return _made(AdminClient, settings, {"error_cb": contact.heard})
 
 
-def make_consumer(settings: Mapping[str, str], contact: Contact, own: Mapping[str, Any]) -> Consumer:
+def make_consumer(settings: Mapping[str, str], contact: BrokerErrors, own: Mapping[str, Any]) -> Consumer:
     """A consumer of no group that reads what it is assigned. `own` goes before the user's settings."""
     without_group = {
         "group.id": "keyfold-reads-without-a-group",
@@ -131,7 +142,7 @@ def make_consumer(settings: Mapping[str, str], contact: Contact, own: Mapping[st
     return _made(Consumer, settings, {**without_group, **own, "error_cb": contact.heard})
 
 
-def make_producer(settings: Mapping[str, str], contact: Contact, own: Mapping[str, Any]) -> Producer:
+def make_producer(settings: Mapping[str, str], contact: BrokerErrors, own: Mapping[str, Any]) -> Producer:
     """A producer. `own` goes before the user's settings."""
     return _made(Producer, settings, {**own, "error_cb": contact.heard})
 
@@ -149,7 +160,7 @@ def _made(kind: Callable[[dict[str, Any]], T], settings: Mapping[str, str], own:
         ) from None
 
 
-def answer(what: str, future: Any, contact: Contact, timeout_s: float = 30.0) -> Any:
+def answer(what: str, future: Any, contact: BrokerErrors, timeout_s: float = 30.0) -> Any:
     """The result of one of the admin client's futures; `what` says what was asked.
 
     Raises `KafkaUnavailable`, `KafkaRefused`, `KafkaTopicMissing`, or `KeyfoldError` for any other refusal.
@@ -172,14 +183,14 @@ def answer(what: str, future: Any, contact: Contact, timeout_s: float = 30.0) ->
             return found
 
 
-def _late(what: str, contact: Contact, waited_s: float) -> KafkaUnavailable:
+def _late(what: str, contact: BrokerErrors, waited_s: float) -> KafkaUnavailable:
     said = f"; last error of the client: {contact.last_words}" if contact.last_words else ""
     return KafkaUnavailable(
         f"no answer from Kafka for {what} within {waited_s:.0f} s{said}", hint="check bootstrap.servers"
     )
 
 
-def plain(error: KafkaError, what: str, contact: Contact | None = None) -> KeyfoldError:
+def plain(error: KafkaError, what: str, contact: BrokerErrors | None = None) -> KeyfoldError:
     """What a Kafka error means; `what` was asked or done."""
     text = _STATE.sub("", error.str())
     refused = _refusal(error) or (contact.refusal() if contact is not None and _is_passing(error) else None)

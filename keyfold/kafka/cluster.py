@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from keyfold.errors import KeyfoldError
-from keyfold.kafka.client import Contact, KafkaError, KafkaException, answer, make_admin
+from keyfold.kafka.client import BrokerErrors, KafkaError, KafkaException, answer, make_admin
 from keyfold.kafka.errors import KafkaTopicMissing, KafkaUnavailable
 
 from confluent_kafka import IsolationLevel, TopicCollection, TopicPartition  # isort: skip - after `client` has proved it
@@ -46,19 +46,19 @@ class TopicFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class PartitionEnds:
     """First and next offset of a partition in Kafka: its log start, and its high watermark."""
 
     start_offset: int
     end_offset: int
 
 
-class Cluster:
+class KafkaCluster:
     """One cluster, asked through an admin client; a context manager. May be used by several threads."""
 
     def __init__(self, settings: Mapping[str, str], *, timeout_s: float = _TIMEOUT_S) -> None:
         self.settings = dict(settings)
-        self.contact = Contact()
+        self.contact = BrokerErrors()
         self._timeout_s = timeout_s
         self._admin = make_admin(settings, self.contact)
 
@@ -104,13 +104,13 @@ class Cluster:
         entries = self._answer("the settings of a broker", future)
         return {key: str(entry.value) for key, entry in entries.items() if entry.value is not None}
 
-    def ends(self, topic: str, partitions: Iterable[int], *, committed: bool = False) -> dict[int, Ends]:
+    def ends(self, topic: str, partitions: Iterable[int], *, committed: bool = False) -> dict[int, PartitionEnds]:
         """First and next offsets; with `committed` the next offset is the last stable one."""
         numbers = list(partitions)
         isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         first = self._offsets(topic, numbers, _EARLIEST, isolation)
         after = self._offsets(topic, numbers, _LATEST, isolation)
-        return {number: Ends(first[number], after[number]) for number in numbers}
+        return {number: PartitionEnds(first[number], after[number]) for number in numbers}
 
     def create_topic(
         self, name: str, partitions: int, settings: Mapping[str, str], *, replication_factor: int = _BROKER_DEFAULT
@@ -154,7 +154,7 @@ def _topic_id(found: object) -> str:
     return text.replace("+", "-").replace("/", "_")
 
 
-def wait_for_topic(cluster: Cluster, name: str, partitions: int, *, tries: int = 50) -> TopicFacts:
+def wait_for_topic(cluster: KafkaCluster, name: str, partitions: int, *, tries: int = 50) -> TopicFacts:
     """The description of a topic that was just made, once all brokers that are asked know it and its leaders."""
     from keyfold.runtime.clock import SystemClock
 

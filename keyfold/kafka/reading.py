@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from keyfold.kafka.client import Contact, KafkaError, make_consumer, plain
+from keyfold.kafka.client import BrokerErrors, KafkaError, make_consumer, plain
 from keyfold.kafka.errors import KafkaUnavailable
 from keyfold.log.record import NO_LEADER_EPOCH, TIMESTAMP_TYPES, Record
 from keyfold.runtime.clock import Clock, SystemClock
@@ -46,7 +46,7 @@ def read_topic(
     if from_offset >= to_offset:
         return
     time = clock or SystemClock()
-    contact = Contact()
+    contact = BrokerErrors()
     isolation = "read_committed" if committed else "read_uncommitted"
     place = TopicPartition(topic, partition, from_offset)
     consumer = make_consumer(settings, contact, {**_SETTINGS, "isolation.level": isolation})
@@ -74,7 +74,7 @@ def read_topic(
         consumer.close()
 
 
-def _raise_error(message: Any, what: str, contact: Contact) -> None:
+def _raise_error(message: Any, what: str, contact: BrokerErrors) -> None:
     error = message.error()
     if error is not None and error.code() not in _NO_ERROR:
         raise plain(error, what, contact)

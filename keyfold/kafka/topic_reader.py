@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Self
 
-from keyfold.kafka.cluster import Cluster, TopicFacts
+from keyfold.kafka.cluster import KafkaCluster, TopicFacts
 from keyfold.kafka.reading import read_topic
 from keyfold.log.record import Record
 
@@ -21,7 +21,7 @@ class KafkaTopic:
         """Connect and look the topic up. Raises `KafkaTopicMissing`, `KafkaUnavailable`, `KafkaRefused`."""
         self._settings = dict(settings)
         self._topic = topic
-        self._cluster = Cluster(settings)
+        self._cluster = KafkaCluster(settings)
         self._facts: TopicFacts = self._cluster.topic(topic)
         self._topic_settings = self._cluster.topic_settings(topic)
 

@@ -72,7 +72,7 @@ class RawBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class BlockRows:
     """Index rows of some blocks, in order: one row per record."""
 
     offset: npt.NDArray[Any]
@@ -99,7 +99,7 @@ def schema_of(columns: Sequence[str] | None) -> pa.Schema:
 
 def decode_blocks(
     blocks: Sequence[RawBlock],
-    rows: Rows,
+    rows: BlockRows,
     columns: Sequence[str] | None = None,
     *,
     keep: Flags | None = None,
@@ -126,7 +126,7 @@ def decode_blocks(
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _lay_out(blocks: Sequence[RawBlock], rows: Rows, origin: str) -> tuple[bytes, Ints, Ints]:
+def _lay_out(blocks: Sequence[RawBlock], rows: BlockRows, origin: str) -> tuple[bytes, Ints, Ints]:
     """Return all bytes in one padded piece, and the start and end of each record in it."""
     counts = np.array([block.record_count for block in blocks], np.int64)
     sizes = np.array([len(block.raw) for block in blocks], np.int64)

@@ -103,7 +103,7 @@ class FinishedSegment:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class IndexRows:
     """Index rows of consecutive records, one column each. `cleaned_epoch` None: none is marked."""
 
     offsets: npt.NDArray[np.int64]
@@ -130,7 +130,7 @@ class RowCounts:
     max_timestamp: int = NO_TIMESTAMP_MS
     cleaned_epochs: set[int] = field(default_factory=set)
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: IndexRows) -> None:
         """Add the next rows to the sums."""
         if not self.record_count:
             self.first_offset = int(rows.offsets[0])
@@ -168,7 +168,7 @@ class Assembly:
         self._stored: list[bytes] = []
         self._held_bytes = 0
         self._blocks: list[tuple[int, int, int, int, int]] = []
-        self._rows: list[Rows] = []
+        self._rows: list[IndexRows] = []
         self._row_count = 0
         self._key_bytes = 0
         self._index: IndexWriter | None = None
@@ -199,7 +199,7 @@ class Assembly:
         self._blocks.append((self.size_bytes, len(stored), record_count, first_offset, crc32(stored)))
         self._write(stored)
 
-    def add_rows(self, rows: Rows) -> None:
+    def add_rows(self, rows: IndexRows) -> None:
         """Append index rows. Their blocks may be added before or after them."""
         self.counts.add(rows)
         self._rows.append(rows)
@@ -271,7 +271,7 @@ class Assembly:
         self._key_bytes = sum(rows.keys.nbytes for rows in self._rows)
 
 
-def rows_table(rows: Sequence[Rows]) -> pa.Table:
+def rows_table(rows: Sequence[IndexRows]) -> pa.Table:
     """Return rows as a table of the index."""
 
     def together(name: str) -> Any:
@@ -295,13 +295,13 @@ def rows_table(rows: Sequence[Rows]) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=ROWS)
 
 
-def _rows_of(table: pa.Table) -> Rows:
+def _rows_of(table: pa.Table) -> IndexRows:
     def numbers(name: str) -> Any:
         return table.column(name).to_numpy()
 
     keys = table.column("key").combine_chunks()
     marks = table.column("cleaned_epoch").combine_chunks()
-    return Rows(
+    return IndexRows(
         numbers("offset").copy(),
         numbers("timestamp").copy(),
         pa.concat_arrays([keys]) if isinstance(keys, pa.Array) else pa.concat_arrays(keys.chunks),

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from keyfold.log.assembly import SEGMENT_LIMITS, Assembly, FinishedSegment, Rows, SegmentLimits
+from keyfold.log.assembly import SEGMENT_LIMITS, Assembly, FinishedSegment, IndexRows, SegmentLimits
 from keyfold.log.avro import SegmentDamaged, SegmentHeader, StoredBlock, parse_block
 from keyfold.log.codec import DEFAULT_CODEC, DEFAULT_LEVEL, Codec, open_codec
 from keyfold.log.decode import decompress_block
@@ -269,7 +269,7 @@ class _Plan:
 
 def _new_rows(
     index: Index, plan: _Plan, offsets: Ints, cleaned_epoch: pa.Array | None, blocks: Ints, bases: Ints
-) -> Rows:
+) -> IndexRows:
     """Return the kept rows as rows of the new index."""
     taken = pa.array(plan.kept)
     keys = _one(index.rows.column("key").take(taken))
@@ -280,7 +280,7 @@ def _new_rows(
         raise ValueError(f"{len(marks)} marks for {len(plan.kept)} kept rows")
     begin = np.cumsum(plan.kept_length) - plan.kept_length
     position = begin - begin[plan.kept_start[plan.kept_block]] + bases[plan.kept_block]
-    return Rows(
+    return IndexRows(
         offsets,
         index.ints("timestamp")[plan.kept],
         keys,

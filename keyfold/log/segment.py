@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from keyfold.log.assembly import SEGMENT_LIMITS, Assembly, FinishedSegment, Rows, SegmentLimits
+from keyfold.log.assembly import SEGMENT_LIMITS, Assembly, FinishedSegment, IndexRows, SegmentLimits
 from keyfold.log.codec import DEFAULT_CODEC, DEFAULT_LEVEL
 from keyfold.log.encode import (
     FEW_RECORDS,
@@ -172,7 +172,7 @@ class SegmentWriter:
             row, start = end_row, end
         if self._open.size_bytes >= self._block_bytes:
             self._close_block()
-        rows = Rows(
+        rows = IndexRows(
             encoded.offsets,
             encoded.timestamps,
             encoded.keys,

@@ -20,7 +20,7 @@ from keyfold.errors import ObjectNotFound
 from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.names import Place
 from keyfold.read.blocks import READ_LIMITS, ReadLimits
-from keyfold.read.entry import BATCH_BYTES, Taken, Wish, take_entry, take_rows
+from keyfold.read.entry import BATCH_BYTES, ReadBatch, SegmentRead, take_entry, take_rows
 from keyfold.read.index_parts import checked_parts
 from keyfold.read.ordered import Load, newer
 from keyfold.read.position import anchor_of, check_resumed, end_offset, segments_between
@@ -29,9 +29,9 @@ from keyfold.store.api import ObjectStore
 
 __all__ = [
     "BATCH_BYTES",
+    "ReadBatch",
+    "SegmentRead",
     "Selection",
-    "Taken",
-    "Wish",
     "checked_parts",
     "read_batches",
     "read_entry_batches",
@@ -59,12 +59,12 @@ def read_batches(
     newer version by the rules of `keyfold.read.position`. Raises `ValueError` immediately, and the errors of
     `read_ordered` during the iteration.
     """
-    wish = Wish.of(start, end_offset(manifest, end), columns, where, batch_bytes, limits)
+    wish = SegmentRead.of(start, end_offset(manifest, end), columns, where, batch_bytes, limits)
     return _ordered(store, place, load, manifest, end, wish)
 
 
 def _ordered(
-    store: ObjectStore, place: Place, load: Load, manifest: Manifest, to_offset: int | None, wish: Wish
+    store: ObjectStore, place: Place, load: Load, manifest: Manifest, to_offset: int | None, wish: SegmentRead
 ) -> Iterator[pa.RecordBatch]:
     anchor, position = anchor_of(manifest), wish.start
     while True:
@@ -95,5 +95,5 @@ def read_entry_batches(
     batch_bytes: int = BATCH_BYTES,
 ) -> Iterator[pa.RecordBatch]:
     """Yield records of one segment with `start <= offset < end`. Raises `Corrupt`; callers handle `ObjectNotFound`."""
-    for taken in take_entry(store, place, entry, Wish.of(start, end, columns, where, batch_bytes)):
+    for taken in take_entry(store, place, entry, SegmentRead.of(start, end, columns, where, batch_bytes)):
         yield taken.batch

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from keyfold.errors import StoreError
-from keyfold.log.arrow import RECORDS, RawBlock, Rows, decode_blocks, schema_of
+from keyfold.log.arrow import RECORDS, BlockRows, RawBlock, decode_blocks, schema_of
 from keyfold.log.avro import SegmentDamaged
 from keyfold.log.codec import open_codec
 from keyfold.log.index import Index, Ints, read_index_data
@@ -36,7 +36,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class SegmentRead:
     """What is wanted of every segment: offsets `[start, end)`, columns, a selection, and how much at a time."""
 
     start: int
@@ -54,22 +54,22 @@ class Wish:
         where: Selection | None,
         batch_bytes: int = BATCH_BYTES,
         limits: ReadLimits = READ_LIMITS,
-    ) -> Wish:
+    ) -> SegmentRead:
         """A wish with defaults filled in. Raises `ValueError` for an unknown column."""
         names = tuple(schema_of(columns).names)
         batch_bytes = min(max(1, batch_bytes), _MAX_BATCH_BYTES)
-        return Wish(start, end, names, where or Selection(), batch_bytes, limits.read_ahead_bytes)
+        return SegmentRead(start, end, names, where or Selection(), batch_bytes, limits.read_ahead_bytes)
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ReadBatch:
     """A batch, never empty, and the position behind all that was looked at for it."""
 
     batch: pa.RecordBatch
     position: int
 
 
-def take_entry(store: ObjectStore, place: Place, entry: SegmentEntry, wish: Wish) -> Iterator[Taken]:
+def take_entry(store: ObjectStore, place: Place, entry: SegmentEntry, wish: SegmentRead) -> Iterator[ReadBatch]:
     """The wanted records of one segment, with positions. Raises as `read_entry_batches`."""
     if entry.last_offset < wish.start or entry.base_offset >= wish.end or not wish.where.can_match(entry):
         return
@@ -86,7 +86,7 @@ def take_entry(store: ObjectStore, place: Place, entry: SegmentEntry, wish: Wish
                 yield from take_rows(store, place, entry, part, keep, wish)
 
 
-def index_columns(wish: Wish) -> tuple[str, ...]:
+def index_columns(wish: SegmentRead) -> tuple[str, ...]:
     """The columns of an index that a wish needs, `offset` among them."""
     names = dict.fromkeys(("offset", *wish.where.columns()))
     names |= dict.fromkeys(wish.columns if _is_in_index(wish.columns) else ("position", "length"))
@@ -98,14 +98,14 @@ def _is_in_index(columns: Sequence[str]) -> bool:
 
 
 def take_rows(
-    store: ObjectStore, place: Place, entry: SegmentEntry, part: Index, keep: Flags, wish: Wish
-) -> Iterator[Taken]:
+    store: ObjectStore, place: Place, entry: SegmentEntry, part: Index, keep: Flags, wish: SegmentRead
+) -> Iterator[ReadBatch]:
     """The records of those rows of a part of an index that `keep` names (one flag a row)."""
     offsets = part.ints("offset")
     if not keep.any():
         return
     if _is_in_index(wish.columns):
-        yield Taken(_from_index(part, keep, wish.columns), min(int(offsets[-1]) + 1, wish.end))
+        yield ReadBatch(_from_index(part, keep, wish.columns), min(int(offsets[-1]) + 1, wish.end))
         return
     first, last = part.part or (0, len(part.blocks))
     ends = np.cumsum(part.blocks.record_count[first:last])
@@ -137,17 +137,17 @@ def _from_index(part: Index, keep: Flags, columns: Sequence[str]) -> pa.RecordBa
 
 
 def _taken(
-    held: Sequence[RawBlock], origin: str, part: Index, starts: Ints, ends: Ints, keep: Flags, wish: Wish
-) -> Taken:
+    held: Sequence[RawBlock], origin: str, part: Index, starts: Ints, ends: Ints, keep: Flags, wish: SegmentRead
+) -> ReadBatch:
     """What is kept of some blocks: their rows are slices of the part's."""
     first = 0 if part.part is None else part.part[0]
     spans = _joined([(int(starts[b.number - first]), int(ends[b.number - first])) for b in held])
     names = ("offset", "position", "length")
     picked = [np.concatenate([part.ints(name)[low:high] for low, high in spans]) for name in names]
     wanted = np.concatenate([keep[low:high] for low, high in spans])
-    rows = Rows(*picked)
+    rows = BlockRows(*picked)
     batch = decode_blocks(held, rows, wish.columns, keep=None if wanted.all() else wanted, origin=origin)
-    return Taken(batch, min(int(rows.offset[-1]) + 1, wish.end))
+    return ReadBatch(batch, min(int(rows.offset[-1]) + 1, wish.end))
 
 
 def _joined(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -30,7 +30,7 @@ from keyfold.read.blocks import (
     read_blocks_at,
     verify_hint,
 )
-from keyfold.read.entry import Wish, take_entry
+from keyfold.read.entry import SegmentRead, take_entry
 from keyfold.read.records import records_of
 from keyfold.store.api import ObjectStore
 
@@ -47,7 +47,7 @@ def read_segment(
         with damage_named(place):
             yield from read_records(_whole(store, place, entry), origin=place.key(entry.name))
         return
-    for taken in take_entry(store, place, entry, Wish.of(start, end, None, None, _BATCH_BYTES, limits)):
+    for taken in take_entry(store, place, entry, SegmentRead.of(start, end, None, None, _BATCH_BYTES, limits)):
         yield from records_of(taken.batch)
 
 

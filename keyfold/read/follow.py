@@ -25,7 +25,7 @@ from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold.log.record import Record
 from keyfold.read.blocks import READ_LIMITS, ReadLimits
-from keyfold.read.entry import BATCH_BYTES, Taken, Wish, take_entry
+from keyfold.read.entry import BATCH_BYTES, ReadBatch, SegmentRead, take_entry
 from keyfold.read.ordered import newer
 from keyfold.read.position import Anchor, anchor_of, check_resumed, segment_at, start_offset
 from keyfold.read.records import records_of
@@ -153,7 +153,7 @@ class Follower:
         self._tails = dict(tails)
         self._load = load
         self._wait = wait
-        self._wish = Wish.of(0, 0, columns, where, batch_bytes, limits)
+        self._wish = SegmentRead.of(0, 0, columns, where, batch_bytes, limits)
         self._random = random
         self._discover = discover
         self._discover_due_s = wait.clock.monotonic_s() + DISCOVER_S
@@ -194,7 +194,7 @@ class Follower:
             if self._wait.is_stopped():
                 return
 
-    def _taken(self) -> Iterator[tuple[Tail, Taken]]:
+    def _taken(self) -> Iterator[tuple[Tail, ReadBatch]]:
         """Run turn after turn; the caller moves the tail after the records that it has returned."""
         while not self._wait.is_stopped():
             self._add_partitions()
@@ -209,7 +209,7 @@ class Follower:
         if due_s > now_s + _DUE_S and not self._wait.is_stopped():
             self._wait.sleep(due_s - now_s)
 
-    def _turn(self, tail: Tail) -> Iterator[tuple[Tail, Taken]]:
+    def _turn(self, tail: Tail) -> Iterator[tuple[Tail, ReadBatch]]:
         """Poll once, or read one segment. If the store does not answer, retry later."""
         now_s = self._wait.clock.monotonic_s()
         if tail.due_s > now_s + _DUE_S or self._wait.is_stopped():
@@ -248,7 +248,7 @@ class Follower:
         else:
             tail.delays, tail.due_s = None, 0.0
 
-    def _read(self, tail: Tail) -> Iterator[tuple[Tail, Taken]]:
+    def _read(self, tail: Tail) -> Iterator[tuple[Tail, ReadBatch]]:
         """Read one segment from the position on."""
         entry = segment_at(tail.manifest, tail.position.offset)
         if entry is None:

@@ -28,11 +28,11 @@ from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.names import Place
 from keyfold.log.record import Record
 from keyfold.read.blocks import READ_LIMITS, ReadLimits, damage_named
-from keyfold.read.entry import BATCH_BYTES, Wish, index_columns, take_rows
+from keyfold.read.entry import BATCH_BYTES, SegmentRead, index_columns, take_rows
 from keyfold.read.follow import Position
 from keyfold.read.index_parts import checked_parts
 from keyfold.read.key_hash import HASHES
-from keyfold.read.latest_keys import KEYS_AT_ONCE, RowBits, Walk
+from keyfold.read.latest_keys import KEYS_AT_ONCE, KeyRange, RowBits
 from keyfold.read.ordered import Load, newer
 from keyfold.read.position import anchor_of
 from keyfold.read.records import records_of
@@ -116,7 +116,7 @@ def _fetched(
 ) -> _Fetched:
     if memory_bytes < limits.memory_bytes_min:
         raise ValueError(f"memory_bytes is {memory_bytes}, but must be at least {limits.memory_bytes_min}")
-    wish = Wish.of(0, 2**63 - 1, columns, None, batch_bytes, limits)
+    wish = SegmentRead.of(0, 2**63 - 1, columns, None, batch_bytes, limits)
     return _Fetched(store, place, load, choose_newest(store, place, load, memory_bytes), wish, memory_bytes)
 
 
@@ -139,7 +139,7 @@ def choose(
 ) -> Chosen:
     """Choose the latest state of `manifest` from its indexes. Raises `Corrupt`, `ObjectNotFound`."""
     rows = tuple(RowBits(entry.record_count) for entry in manifest.segments)
-    walk = Walk(0, HASHES, memory_bytes, keys_at_once)
+    walk = KeyRange(0, HASHES, memory_bytes, keys_at_once)
     count = 1
     while not _walk(store, place, manifest, walk, rows) or walk.high < HASHES:
         walk = walk.narrower() if walk.is_too_wide else walk.next_one()
@@ -147,7 +147,7 @@ def choose(
     return Chosen(manifest, rows, count)
 
 
-def _walk(store: ObjectStore, place: Place, manifest: Manifest, walk: Walk, rows: Sequence[RowBits]) -> bool:
+def _walk(store: ObjectStore, place: Place, manifest: Manifest, walk: KeyRange, rows: Sequence[RowBits]) -> bool:
     """Judge the rows of a walk's keys, from newest to oldest. Return False if the walk was given up."""
     for entry, bits in zip(reversed(manifest.segments), reversed(rows), strict=True):
         data = read_index_data(store, place, entry)
@@ -170,7 +170,7 @@ def _groups(data: bytes, entry: SegmentEntry, key: str) -> Iterator[tuple[int, p
         expected = first
 
 
-def chosen_batches(store: ObjectStore, place: Place, chosen: Chosen, wish: Wish) -> Iterator[pa.RecordBatch]:
+def chosen_batches(store: ObjectStore, place: Place, chosen: Chosen, wish: SegmentRead) -> Iterator[pa.RecordBatch]:
     """Yield the chosen records as `wish` specifies. Raises `Corrupt`; callers handle `ObjectNotFound`."""
     for entry, bits in zip(chosen.manifest.segments, chosen.rows, strict=True):
         if not bits:
@@ -192,7 +192,7 @@ class _Fetched:
     place: Place
     load: Load
     chosen: Chosen
-    wish: Wish
+    wish: SegmentRead
     memory_bytes: int
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:

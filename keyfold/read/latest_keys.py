@@ -33,7 +33,7 @@ _WIDER: Final = 4
 KEYS_AT_ONCE: Final = 16 * 1024
 
 
-class Walk:
+class KeyRange:
     """The keys of one range of hashes, `[low, high)`, that were met so far. `high` falls where memory runs out.
 
     It looks at what memory is left after each `keys_at_once` keys.
@@ -58,14 +58,14 @@ class Walk:
         """About the memory that the keys take."""
         return sum(self._met_bytes)
 
-    def narrower(self) -> Walk:
+    def narrower(self) -> KeyRange:
         """A walk over the first slice alone."""
-        return Walk(self.low, self.low + self._width, self.memory_bytes, self._keys_at_once)
+        return KeyRange(self.low, self.low + self._width, self.memory_bytes, self._keys_at_once)
 
-    def next_one(self) -> Walk:
+    def next_one(self) -> KeyRange:
         """A walk over what comes next: wider than this one could be at last, because it narrows by itself."""
         high = min(HASHES, self.high + _WIDER * (self.high - self.low))
-        return Walk(self.high, high, self.memory_bytes, self._keys_at_once)
+        return KeyRange(self.high, high, self.memory_bytes, self._keys_at_once)
 
     def take(self, keys: pa.Array, is_tombstone: Flags) -> Iterator[npt.NDArray[np.int64]]:
         """The rows of these (they are older than all before) that hold a key's last record, and a value."""

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from keyfold.log.gaps import totals
 from keyfold.log.manifest import Manifest
-from keyfold.restore.selection import Selection
-from keyfold.restore.survey import Limits, Survey
+from keyfold.restore.selection import RestoreSelection
+from keyfold.restore.survey import RestoreSurvey, TargetLimits
 from keyfold.restore.target import TargetTopic
 from keyfold.runtime.clock import NEVER_MS
 
@@ -52,14 +52,14 @@ class Hazard:
         return f"{self.what}; {self.to_do}"
 
 
-def limits_of(topic: TargetTopic, now_ms: int, compression: str, *, header_bytes: int = 0) -> Limits:
+def limits_of(topic: TargetTopic, now_ms: int, compression: str, *, header_bytes: int = 0) -> TargetLimits:
     """What the target's settings ask of records. `now_ms` is local time: these limits are the broker's own clock's."""
     restamps = is_restamped(topic)
     after = _number(topic, "message.timestamp.after.max.ms", NEVER_MS)
     before = _number(topic, "message.timestamp.before.max.ms", NEVER_MS)
     retention_ms = _number(topic, "retention.ms", -1)
     is_deleted = "delete" in topic.settings.get("cleanup.policy", "delete")
-    return Limits(
+    return TargetLimits(
         max_message_bytes=_number(topic, "max.message.bytes", 0) or None,
         oldest_kept_ms=now_ms - retention_ms if is_deleted and retention_ms >= 0 and not restamps else None,
         earliest_ms=None if restamps or before >= now_ms else now_ms - before,
@@ -98,7 +98,9 @@ def added_hazards(source: str, numbers: Sequence[int]) -> Iterator[Hazard]:
         )
 
 
-def hazards(topic: TargetTopic, surveys: Sequence[Survey], selection: Selection, limits: Limits) -> Iterator[Hazard]:
+def hazards(
+    topic: TargetTopic, surveys: Sequence[RestoreSurvey], selection: RestoreSelection, limits: TargetLimits
+) -> Iterator[Hazard]:
     """Everything that would go wrong: errors first within each partition."""
     yield from _topic_hazards(topic, surveys)
     for survey in surveys:
@@ -107,7 +109,7 @@ def hazards(topic: TargetTopic, surveys: Sequence[Survey], selection: Selection,
         yield from _incomplete(survey, selection)
 
 
-def _topic_hazards(topic: TargetTopic, surveys: Sequence[Survey]) -> Iterator[Hazard]:
+def _topic_hazards(topic: TargetTopic, surveys: Sequence[RestoreSurvey]) -> Iterator[Hazard]:
     least = _number(topic, "min.insync.replicas", 1)
     if 0 <= topic.in_sync_least < least:
         yield Hazard(
@@ -135,7 +137,7 @@ def _topic_hazards(topic: TargetTopic, surveys: Sequence[Survey]) -> Iterator[Ha
             )
 
 
-def _refused(topic: TargetTopic, survey: Survey, limits: Limits) -> Iterator[Hazard]:
+def _refused(topic: TargetTopic, survey: RestoreSurvey, limits: TargetLimits) -> Iterator[Hazard]:
     number = survey.partition
     if survey.keyless.count and _compacts(topic.settings.get("cleanup.policy", "delete")):
         yield Hazard(
@@ -169,7 +171,7 @@ def _refused(topic: TargetTopic, survey: Survey, limits: Limits) -> Iterator[Haz
             )  # fmt: skip
 
 
-def _changed(topic: TargetTopic, survey: Survey) -> Iterator[Hazard]:
+def _changed(topic: TargetTopic, survey: RestoreSurvey) -> Iterator[Hazard]:
     number = survey.partition
     if survey.too_old.count:
         yield Hazard(
@@ -200,7 +202,7 @@ def _changed(topic: TargetTopic, survey: Survey) -> Iterator[Hazard]:
         )  # fmt: skip
 
 
-def _incomplete(survey: Survey, selection: Selection) -> Iterator[Hazard]:
+def _incomplete(survey: RestoreSurvey, selection: RestoreSelection) -> Iterator[Hazard]:
     """What the log itself does not have of what was asked for."""
     manifest = survey.manifest
     number = survey.partition

@@ -88,7 +88,7 @@ class _Format:
 
 @dataclass(frozen=True, slots=True)
 class _StoredPlan:
-    """A `Plan` as it stands in `plan.json`."""
+    """A `RestorePlan` as it stands in `plan.json`."""
 
     format: int
     source: str
@@ -98,7 +98,7 @@ class _StoredPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RestorePlan:
     """What a restore does. `asked` is everything that must be the same in every run of it, by the options' names."""
 
     source: str
@@ -118,14 +118,14 @@ class Plan:
         return json.dumps(data, indent=1).encode()
 
     @staticmethod
-    def decode(data: bytes) -> Plan:
+    def decode(data: bytes) -> RestorePlan:
         """Read `encode`'s bytes. Raises `ValueError`."""
         version = decode_document(_Format, data).format
         if version != FORMAT:
             raise ValueError(f"it has format {version}; this version reads format {FORMAT}")
         found = decode_document(_StoredPlan, data)
         partitions = {number: plan.opened() for number, plan in found.partitions.items()}
-        return Plan(found.source, found.target, found.asked, partitions)
+        return RestorePlan(found.source, found.target, found.asked, partitions)
 
 
 class Journal:
@@ -141,7 +141,7 @@ class Journal:
         """Where it is, for messages."""
         return f"{self.store.url}/{self.folder}"
 
-    def load_plan(self, partitions: Iterable[int] = ()) -> Plan | None:
+    def load_plan(self, partitions: Iterable[int] = ()) -> RestorePlan | None:
         """The plan, or None where this restore was never begun. Raises `RestoreRefused` where it cannot be read.
 
         Of `partitions` that the log did not have when it was begun those are in it that a later run took in.
@@ -156,20 +156,20 @@ class Journal:
                 found |= later.partitions
         return replace(plan, partitions=found)
 
-    def _load_plan(self, name: str) -> Plan | None:
+    def _load_plan(self, name: str) -> RestorePlan | None:
         try:
             data = self.store.get(self.folder + name, DOCUMENT_BYTES_MAX).data
         except ObjectNotFound:
             return None
         try:
-            return Plan.decode(data)
+            return RestorePlan.decode(data)
         except ValueError as error:
             raise RestoreRefused(
                 f"the journal's plan cannot be read (`{self.url}{name}`): {error}",
                 hint="restore into another topic, or delete this topic and its journal",
             ) from error
 
-    def create_plan(self, plan: Plan) -> Plan:
+    def create_plan(self, plan: RestorePlan) -> RestorePlan:
         """Write the plan, or load the one that another run has written, and take in the partitions that it lacks."""
         found = self._create_plan("plan.json", plan)
         for number in sorted(set(plan.partitions) - set(found.partitions)):
@@ -177,7 +177,7 @@ class Journal:
             found = replace(found, partitions={**found.partitions, **later.partitions})
         return found
 
-    def _create_plan(self, name: str, plan: Plan) -> Plan:
+    def _create_plan(self, name: str, plan: RestorePlan) -> RestorePlan:
         try:
             self._patience.repeat(lambda: self.store.put(self.folder + name, plan.encode(), Create()))
         except AlreadyExists:

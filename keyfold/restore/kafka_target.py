@@ -12,14 +12,14 @@ from functools import partial
 from typing import Any, Final
 
 from keyfold.errors import KeyfoldError
-from keyfold.kafka.client import Contact, KafkaError, KafkaException, make_producer, plain
-from keyfold.kafka.cluster import Cluster, wait_for_topic
+from keyfold.kafka.client import BrokerErrors, KafkaError, KafkaException, make_producer, plain
+from keyfold.kafka.cluster import KafkaCluster, wait_for_topic
 from keyfold.kafka.errors import KafkaTopicMissing, KafkaUnavailable
 from keyfold.kafka.reading import read_topic
 from keyfold.log.record import Record
 from keyfold.restore.errors import RecordRefused, TargetMoved
 from keyfold.restore.rows import Row
-from keyfold.restore.target import Ends, TargetTopic
+from keyfold.restore.target import TargetEnds, TargetTopic
 from keyfold.runtime.clock import Clock, SystemClock
 
 OWNED: Final = frozenset(
@@ -56,7 +56,7 @@ _BROKER_KEYS: Final = {
 }
 
 
-def describe_target(cluster: Cluster, name: str) -> TargetTopic | None:
+def describe_target(cluster: KafkaCluster, name: str) -> TargetTopic | None:
     """The topic as it is, or None where there is none."""
     try:
         facts = cluster.topic(name)
@@ -72,7 +72,7 @@ def describe_target(cluster: Cluster, name: str) -> TargetTopic | None:
     )
 
 
-def imagined_target(cluster: Cluster, name: str, partitions: int, settings: Mapping[str, str]) -> TargetTopic:
+def imagined_target(cluster: KafkaCluster, name: str, partitions: int, settings: Mapping[str, str]) -> TargetTopic:
     """The topic as it would be if it were made: the brokers' defaults, as far as they may be asked, and `settings`."""
     try:
         of_brokers = cluster.broker_settings()
@@ -108,9 +108,9 @@ _OF_THE_PRODUCER: Final = frozenset(
 
 
 class KafkaTopics:
-    """`keyfold.restore.run.Topics` in a cluster."""
+    """`keyfold.restore.run.TargetTopics` in a cluster."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: KafkaCluster) -> None:
         self._cluster = cluster
 
     def describe(self, name: str) -> TargetTopic | None:
@@ -145,7 +145,13 @@ class KafkaTarget:
     """A `Target` in a cluster. `largest_bytes`: no record is larger, before compression."""
 
     def __init__(
-        self, cluster: Cluster, topic: TargetTopic, *, send_s: float, largest_bytes: int, clock: Clock | None = None
+        self,
+        cluster: KafkaCluster,
+        topic: TargetTopic,
+        *,
+        send_s: float,
+        largest_bytes: int,
+        clock: Clock | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
         self._cluster = cluster
@@ -170,10 +176,10 @@ class KafkaTarget:
             **settings,
         }
 
-    def ends(self, partition: int) -> Ends:
+    def ends(self, partition: int) -> TargetEnds:
         """See `Target.ends`."""
         found = self._cluster.ends(self._topic.name, [partition])[partition]
-        return Ends(found.start_offset, found.end_offset)
+        return TargetEnds(found.start_offset, found.end_offset)
 
     def records(self, partition: int, start: int, end: int) -> Iterator[Record]:
         """See `Target.records`."""
@@ -181,7 +187,7 @@ class KafkaTarget:
 
     def channel(self, partition: int, next_offset: int) -> KafkaChannel:
         """See `Target.channel`."""
-        contact = Contact()
+        contact = BrokerErrors()
         producer = make_producer(self._settings, contact, self._own)
         return KafkaChannel(producer, contact, self._topic.name, partition, next_offset, self._clock)
 
@@ -190,7 +196,7 @@ class KafkaChannel:
     """A `Channel`: one idempotent producer."""
 
     def __init__(
-        self, producer: Any, contact: Contact, topic: str, partition: int, next_offset: int, clock: Clock
+        self, producer: Any, contact: BrokerErrors, topic: str, partition: int, next_offset: int, clock: Clock
     ) -> None:
         self._producer = producer
         self._produce = partial(producer.produce, topic, partition=partition, on_delivery=self._reported)

@@ -17,7 +17,7 @@ from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold.read.fetch import damage_named
 from keyfold.read.key_hash import HASHES
-from keyfold.read.latest_keys import RowBits, Walk
+from keyfold.read.latest_keys import KeyRange, RowBits
 from keyfold.store.api import ObjectStore
 
 MEMORY_BYTES: Final = 128 * 1024 * 1024
@@ -31,14 +31,14 @@ def choose_rows(
 ) -> dict[str, RowBits]:
     """Segment name -> a bit for each of its records. Raises `Corrupt`, `ObjectNotFound`."""
     rows = {entry.name: RowBits(entry.record_count) for entry in manifest.segments}
-    walk = Walk(0, HASHES, memory_bytes)
+    walk = KeyRange(0, HASHES, memory_bytes)
     while not _walk(store, place, manifest, walk, rows, kept_from) or walk.high < HASHES:
         walk = walk.narrower() if walk.is_too_wide else walk.next_one()
     return rows
 
 
 def _walk(
-    store: ObjectStore, place: Place, manifest: Manifest, walk: Walk, rows: dict[str, RowBits], kept_from: int
+    store: ObjectStore, place: Place, manifest: Manifest, walk: KeyRange, rows: dict[str, RowBits], kept_from: int
 ) -> bool:
     """Judge the rows of a walk's keys, from the newest to the oldest. False where it had to be given up."""
     for entry in reversed(manifest.segments):

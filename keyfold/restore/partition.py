@@ -26,8 +26,8 @@ from keyfold.restore.journal import Journal
 from keyfold.restore.lease import Lease
 from keyfold.restore.pace import Pace
 from keyfold.restore.rows import Row
-from keyfold.restore.source import BATCH_BYTES, WINDOW_RECORDS, Part, Source
-from keyfold.restore.target import Channel, Target
+from keyfold.restore.source import BATCH_BYTES, WINDOW_RECORDS, RestoreSource, SegmentRecords
+from keyfold.restore.target import Channel, RestoreTarget
 from keyfold.restore.window import NO_OFFSETS, Window
 from keyfold.runtime.clock import Clock
 
@@ -42,7 +42,7 @@ Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class RestoreSettings:
     """How records are written, the same in every run of a restore.
 
     `offset_header` is the name of a header that gets the source offset, in decimal digits, behind the record's own.
@@ -56,7 +56,7 @@ class Settings:
     batch_bytes: int = BATCH_BYTES
     patience_s: float = 600.0
 
-    def restamping(self) -> Settings:
+    def restamping(self) -> RestoreSettings:
         """The same for a target that puts its own timestamps on."""
         return replace(self, restamps=True)
 
@@ -82,7 +82,7 @@ class Settings:
 
 
 @dataclass(slots=True)
-class State:
+class RestoreState:
     """Where a partition's restore stands. `landed` counts the records of all runs."""
 
     number: int = 0
@@ -94,7 +94,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class RestoreResult:
     """What came of a partition: `records` landed altogether, `wrote` of them in this run.
 
     They are in `[first_offset, next_offset)` of the target; source offsets below `source_end` were restored.
@@ -115,11 +115,11 @@ class PartitionRestore:
     """One partition of a restore. For one thread."""
 
     partition: int
-    source: Source
-    target: Target
+    source: RestoreSource
+    target: RestoreTarget
     journal: Journal
     lease: Lease
-    settings: Settings
+    settings: RestoreSettings
     clock: Clock
     pace: Pace
     start: int
@@ -127,10 +127,10 @@ class PartitionRestore:
     goes_on: bool = False
     stop: Callable[[], bool] = lambda: False
     is_settled: bool = True
-    _state: State = field(default_factory=State)
+    _state: RestoreState = field(default_factory=RestoreState)
     _landed_before: int = 0
 
-    def run(self) -> Result:
+    def run(self) -> RestoreResult:
         """Restore it. Raises what stops a restore, or the last error when patience is over."""
         reached = -1
         until_s = self.clock.monotonic_s() + self.settings.patience_s
@@ -169,7 +169,7 @@ class PartitionRestore:
             if found != end:
                 end, since_s = found, self.clock.monotonic_s()
 
-    def _attempt(self, *, quiet: bool) -> Result:
+    def _attempt(self, *, quiet: bool) -> RestoreResult:
         if not quiet:
             self._wait_for_quiet()
         was_finished = self.recover()
@@ -209,10 +209,10 @@ class PartitionRestore:
         """How many records of all runs are in the target."""
         return self._state.landed
 
-    def result(self, *, was_finished: bool = False) -> Result:
+    def result(self, *, was_finished: bool = False) -> RestoreResult:
         """What has come of it up to now."""
         state = self._state
-        return Result(
+        return RestoreResult(
             self.partition, state.landed, state.landed - self._landed_before,
             state.first_base, state.base, state.position,
             self.source.manifest.next_offset, was_finished,
@@ -230,7 +230,7 @@ class PartitionRestore:
         if not numbers:
             self._require_empty(ends.start_offset, ends.end_offset)
             self.source.begin()
-            self._state = State(0, ends.end_offset, ends.end_offset, self.start)
+            self._state = RestoreState(0, ends.end_offset, ends.end_offset, self.start)
             return False
         self.source.go_on_from(self.journal.last_anchor(self.partition, numbers))
         number = len(numbers)
@@ -240,7 +240,7 @@ class PartitionRestore:
             if ends.end_offset < last.base or (self.goes_on and ends.end_offset != last.base):
                 raise self._moved(f"ends at offset {ends.end_offset}, but this restore ended at offset {last.base}")
             landed = last.base - first_base
-            self._state = State(number, last.base, first_base, last.next_position, landed, finished=True)
+            self._state = RestoreState(number, last.base, first_base, last.next_position, landed, finished=True)
             return True
         end = ends.end_offset
         if end > last.end:
@@ -250,7 +250,7 @@ class PartitionRestore:
             raise self._moved(f"ends at offset {end}, before offset {first_base}, where this restore started")
         self._prove(known, max(ends.start_offset, first_base), end)
         position = known[0].position_after(end - known[0].base)
-        self._state = State(number, end, first_base, position, end - first_base)
+        self._state = RestoreState(number, end, first_base, position, end - first_base)
         return False
 
     def _landed_windows(self, numbers: list[int], end: int) -> list[Window]:
@@ -314,7 +314,7 @@ class PartitionRestore:
             else:
                 return
 
-    def _produce(self, channel: Channel, part: Part) -> None:
+    def _produce(self, channel: Channel, part: SegmentRecords) -> None:
         """Announce a window and hand its records over. On a 404 the state says how far it came."""
         last = int(part.offsets[-1]) + 1
         base, position = self._state.base, self._state.position

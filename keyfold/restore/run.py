@@ -27,15 +27,15 @@ from keyfold.read.position import anchor_of
 from keyfold.restore import hazards as rules
 from keyfold.restore.errors import RestoreBusy, RestoreFenced, RestoreRefused
 from keyfold.restore.hazards import Hazard
-from keyfold.restore.journal import Journal, PartitionPlan, Plan, journal_folder
+from keyfold.restore.journal import Journal, PartitionPlan, RestorePlan, journal_folder
 from keyfold.restore.lease import LEASE_S, SEND_SHARE, Lease
 from keyfold.restore.offsets import GroupOffset, translate
 from keyfold.restore.pace import Pace
-from keyfold.restore.partition import PartitionRestore, Result, Settings
-from keyfold.restore.selection import Selection
-from keyfold.restore.source import Source
-from keyfold.restore.survey import Limits, Survey, survey
-from keyfold.restore.target import Target, TargetTopic
+from keyfold.restore.partition import PartitionRestore, RestoreResult, RestoreSettings
+from keyfold.restore.selection import RestoreSelection
+from keyfold.restore.source import RestoreSource
+from keyfold.restore.survey import RestoreSurvey, TargetLimits, survey
+from keyfold.restore.target import RestoreTarget, TargetTopic
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.api import ObjectStore
@@ -43,8 +43,8 @@ from keyfold.store.api import ObjectStore
 AT_ONCE: Final = 4
 
 
-class Topics(Protocol):
-    """What a restore needs of a cluster, besides a `Target`."""
+class TargetTopics(Protocol):
+    """What a restore needs of a cluster, besides a `RestoreTarget`."""
 
     def describe(self, name: str) -> TargetTopic | None:
         """The topic as it is, or None."""
@@ -58,17 +58,17 @@ class Topics(Protocol):
     def compression(self, topic: TargetTopic) -> str:
         """How batches will be compressed."""
 
-    def open(self, topic: TargetTopic, *, send_s: float, largest_bytes: int) -> Target:
+    def open(self, topic: TargetTopic, *, send_s: float, largest_bytes: int) -> RestoreTarget:
         """The topic to write into."""
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RestoreRequest:
     """What was asked for. `partitions` empty: all. `partition_count` None: that of the log."""
 
     target: str
-    selection: Selection = field(default_factory=Selection)
-    settings: Settings = field(default_factory=Settings)
+    selection: RestoreSelection = field(default_factory=RestoreSelection)
+    settings: RestoreSettings = field(default_factory=RestoreSettings)
     partitions: tuple[int, ...] = ()
     partition_count: int | None = None
     topic_config: Mapping[str, str] = field(default_factory=dict)
@@ -84,15 +84,15 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class RestorePreview:
     """What a restore would do, and what would go wrong. `left`: records still to be written, by partition."""
 
     topic: TargetTopic
-    plan: Plan
-    surveys: tuple[Survey, ...]
+    plan: RestorePlan
+    surveys: tuple[RestoreSurvey, ...]
     hazards: tuple[Hazard, ...]
     landed: Mapping[int, int]
-    finished: tuple[Result, ...]
+    finished: tuple[RestoreResult, ...]
 
     @property
     def errors(self) -> list[Hazard]:
@@ -106,18 +106,18 @@ class Outlook:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RestoreOutcome:
     """What came of a run: partitions that are restored, and those that failed with their errors."""
 
-    results: tuple[Result, ...]
+    results: tuple[RestoreResult, ...]
     failures: Mapping[int, KeyfoldError]
 
 
 class Restore:
     """One restore. `look` writes nothing; `run` does it."""
 
-    def __init__(self, log: Log, topics: Topics, request: Request, *, clock: Clock, random: Random, holder: str,
-                 journal_store: ObjectStore | None = None, journal_dir: str | None = None,
+    def __init__(self, log: Log, topics: TargetTopics, request: RestoreRequest, *, clock: Clock, random: Random,
+                 holder: str, journal_store: ObjectStore | None = None, journal_dir: str | None = None,
                  pace: Pace | None = None) -> None:  # fmt: skip
         self._log = log
         self._topics = topics
@@ -137,7 +137,7 @@ class Restore:
 
     # Look
 
-    def look(self) -> Outlook:
+    def look(self) -> RestorePreview:
         """The plan, what has landed, and what would go wrong. Raises `RestoreRefused` and what reading raises."""
         manifests, there = self._manifests()
         count = self._request.partition_count or there
@@ -175,13 +175,13 @@ class Restore:
     def _chosen(self, known: Sequence[int]) -> list[int]:
         return [number for number in known if not self._request.partitions or number in self._request.partitions]
 
-    def _outlook(self, topic: TargetTopic, manifests: Mapping[int, Manifest], count: int) -> Outlook:
+    def _outlook(self, topic: TargetTopic, manifests: Mapping[int, Manifest], count: int) -> RestorePreview:
         wrong = tuple(rules.partitions_hazard(topic, count))
         journal = self._journal(topic)
         plan = (journal.load_plan(manifests) if topic.exists else None) or self._new_plan(topic, manifests)
         self._require_same(plan, journal)
         if wrong:
-            return Outlook(topic, plan, (), wrong, {}, ())
+            return RestorePreview(topic, plan, (), wrong, {}, ())
         added = sorted(set(manifests) - set(plan.partitions))
         left_out = [] if self._request.goes_on else self._chosen(added)
         if self._request.goes_on:
@@ -197,11 +197,17 @@ class Restore:
         hazards += tuple(rules.added_hazards(self._log.topic, left_out))
         finished = tuple(result for _, _, result in found if result is not None)
         landed = {number: count for number, (_, count, _) in zip(parts, found, strict=True)}
-        return Outlook(topic, plan, surveys, hazards, landed, finished)
+        return RestorePreview(topic, plan, surveys, hazards, landed, finished)
 
     def _look_at(
-        self, topic: TargetTopic, plan: Plan, journal: Journal, target: Target | None, limits: Limits, number: int
-    ) -> tuple[Survey | None, int, Result | None]:
+        self,
+        topic: TargetTopic,
+        plan: RestorePlan,
+        journal: Journal,
+        target: RestoreTarget | None,
+        limits: TargetLimits,
+        number: int,
+    ) -> tuple[RestoreSurvey | None, int, RestoreResult | None]:
         """What is left of a partition, how much has landed, and the result where nothing is left."""
         source = self._source(plan, number)
         position, landed = plan.partitions[number].start, 0
@@ -214,7 +220,7 @@ class Restore:
         source.check(position)
         return survey(source, position, limits), landed, None
 
-    def _limits(self, topic: TargetTopic) -> Limits:
+    def _limits(self, topic: TargetTopic) -> TargetLimits:
         name = self._request.settings.offset_header
         header_bytes = 0 if name is None else len(name.encode()) + 24
         compression = self._topics.compression(topic)
@@ -236,11 +242,11 @@ class Restore:
 
     # Plan
 
-    def _new_plan(self, topic: TargetTopic, manifests: Mapping[int, Manifest]) -> Plan:
+    def _new_plan(self, topic: TargetTopic, manifests: Mapping[int, Manifest]) -> RestorePlan:
         source = f"{self._log.store.url}/{self._log.topics_dir}/{self._log.topic}"
         target = f"{topic.cluster_id}/{topic.name}"
         partitions = {number: self._partition_plan(number, manifest) for number, manifest in manifests.items()}
-        return Plan(source, target, self._request.asked(), partitions)
+        return RestorePlan(source, target, self._request.asked(), partitions)
 
     def _partition_plan(self, number: int, manifest: Manifest) -> PartitionPlan:
         selection = self._request.selection
@@ -269,14 +275,16 @@ class Restore:
         plan = PartitionPlan(anchor_of(manifest), start, manifest.next_offset)
         if count == 0:
             return start
-        source = Source(self._log.store, self._log.place(number), lambda: manifest, self._request.selection, plan)
+        source = RestoreSource(
+            self._log.store, self._log.place(number), lambda: manifest, self._request.selection, plan
+        )
         for part in source.parts(start):
             if count <= len(part.offsets):
                 return int(part.offsets[count - 1]) + 1
             count -= len(part.offsets)
         return None
 
-    def _require_same(self, plan: Plan, journal: Journal) -> None:
+    def _require_same(self, plan: RestorePlan, journal: Journal) -> None:
         asked = self._request.asked()
         differing = sorted(key for key in {*asked, *plan.asked} if asked.get(key) != plan.asked.get(key))
         if differing:
@@ -287,8 +295,8 @@ class Restore:
                 hint="use the options that the restore was started with, or restore into another topic",
             )
 
-    def _source(self, plan: Plan, number: int) -> Source:
-        return Source(
+    def _source(self, plan: RestorePlan, number: int) -> RestoreSource:
+        return RestoreSource(
             self._log.store,
             self._log.place(number),
             lambda: self._log.manifest(number),
@@ -298,9 +306,9 @@ class Restore:
             limits=self._log.limits,
         )
 
-    def _partition(self, topic: TargetTopic, plan: Plan, journal: Journal, target: Target, lease: Lease | None,
-                   source: Source, number: int, progress: Callable[[int, int], None] = lambda _, __: None,
-                   ) -> PartitionRestore:  # fmt: skip
+    def _partition(self, topic: TargetTopic, plan: RestorePlan, journal: Journal, target: RestoreTarget,
+                   lease: Lease | None, source: RestoreSource, number: int,
+                   progress: Callable[[int, int], None] = lambda _, __: None) -> PartitionRestore:  # fmt: skip
         return PartitionRestore(
             number,
             source,
@@ -319,7 +327,7 @@ class Restore:
 
     # Run
 
-    def run(self, outlook: Outlook, progress: Callable[[int, int], None] = lambda _, __: None) -> Outcome:
+    def run(self, outlook: RestorePreview, progress: Callable[[int, int], None] = lambda _, __: None) -> RestoreOutcome:
         """Do what `look` has found possible. `progress` is called with partition and records, by several threads.
 
         Raises `RestoreRefused` where there is an error among the hazards, `RestoreBusy`, `RestoreFenced`.
@@ -329,7 +337,7 @@ class Restore:
         topic, journal = outlook.topic, self._journal(outlook.topic)
         todo = [survey.partition for survey in outlook.surveys]
         if not todo:
-            return Outcome(outlook.finished, {})
+            return RestoreOutcome(outlook.finished, {})
         with self._lease(journal) as lease:
             plan = journal.create_plan(outlook.plan)
             self._require_same(plan, journal)
@@ -345,14 +353,14 @@ class Restore:
                 if all(part.is_settled for part in parts):
                     lease.let_go()
         found = sorted((*outlook.finished, *results), key=lambda result: result.partition)
-        return Outcome(tuple(found), failures)
+        return RestoreOutcome(tuple(found), failures)
 
-    def _require_possible(self, outlook: Outlook) -> None:
+    def _require_possible(self, outlook: RestorePreview) -> None:
         wrong = outlook.errors or (list(outlook.hazards) if self._request.strict else [])
         if wrong:
             raise RestoreRefused(wrong[0].what, hint=f"{wrong[0].to_do}; nothing was written")
 
-    def _with_topic(self, outlook: Outlook) -> Outlook:
+    def _with_topic(self, outlook: RestorePreview) -> RestorePreview:
         """The same, with the topic made where there was none, and looked at again where it is not what was expected."""
         if outlook.topic.exists:
             return outlook
@@ -375,8 +383,8 @@ class Restore:
             patience_s=self._request.settings.patience_s,
         )
 
-    def _run_all(self, parts: Sequence[PartitionRestore]) -> tuple[list[Result], dict[int, KeyfoldError]]:
-        results: list[Result] = []
+    def _run_all(self, parts: Sequence[PartitionRestore]) -> tuple[list[RestoreResult], dict[int, KeyfoldError]]:
+        results: list[RestoreResult] = []
         failures: dict[int, KeyfoldError] = {}
         with ThreadPoolExecutor(self._request.at_once, thread_name_prefix="keyfold-restore") as pool:
             futures = {pool.submit(part.run): part.partition for part in parts}

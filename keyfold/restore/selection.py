@@ -17,7 +17,7 @@ EVERY: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class RestoreSelection:
     """What was asked for.
 
     `to_offsets`: partition (or `EVERY`) -> end, exclusive. `to_timestamp`: up to the first record, in offset order,

@@ -27,7 +27,7 @@ from keyfold.log.index import Index, Ints, read_index_data
 from keyfold.log.manifest import NO_OFFSET, Manifest, SegmentEntry
 from keyfold.log.names import Place
 from keyfold.log.record import Record
-from keyfold.read.batches import Wish, take_rows
+from keyfold.read.batches import SegmentRead, take_rows
 from keyfold.read.blocks import READ_LIMITS, ReadLimits
 from keyfold.read.fetch import damage_named
 from keyfold.read.index_parts import checked_parts
@@ -38,7 +38,7 @@ from keyfold.read.records import records_of
 from keyfold.restore.journal import PartitionPlan
 from keyfold.restore.latest_rows import choose_rows
 from keyfold.restore.rows import COLUMNS, Row, rows_of
-from keyfold.restore.selection import Selection
+from keyfold.restore.selection import RestoreSelection
 from keyfold.store.api import ObjectStore
 
 WINDOW_RECORDS: Final = 250_000
@@ -47,7 +47,7 @@ _COLUMNS: Final = ("offset", "timestamp", "position", "length")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Part:
+class SegmentRecords:
     """Wanted records of a part of one segment's index: `rows` are their places in it, `offsets` their offsets."""
 
     entry: SegmentEntry
@@ -63,7 +63,7 @@ class Part:
         return flags
 
 
-class Source:
+class RestoreSource:
     """One partition, one version at a time. For one thread."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Source:
         store: ObjectStore,
         place: Place,
         load: Callable[[], Manifest],
-        selection: Selection,
+        selection: RestoreSelection,
         plan: PartitionPlan,
         *,
         batch_bytes: int = BATCH_BYTES,
@@ -82,8 +82,8 @@ class Source:
         self._load = load
         self._selection = selection
         self._plan = plan
-        self._rows_wish = Wish.of(0, 2**63 - 1, COLUMNS, None, batch_bytes, limits)
-        self._all_wish = Wish.of(0, 2**63 - 1, None, None, batch_bytes, limits)
+        self._rows_wish = SegmentRead.of(0, 2**63 - 1, COLUMNS, None, batch_bytes, limits)
+        self._all_wish = SegmentRead.of(0, 2**63 - 1, None, None, batch_bytes, limits)
         self._anchor = plan.anchor
         self._is_new = False
         self.manifest = load()
@@ -132,7 +132,7 @@ class Source:
             self._latest = None
         self.check(position)
 
-    def parts(self, position: int) -> Iterator[Part]:
+    def parts(self, position: int) -> Iterator[SegmentRecords]:
         """Wanted records at or behind `position`, in order, some at a time. Raises `ObjectNotFound`, `Corrupt`."""
         end = self.end
         if self._selection.latest and self._latest is None:
@@ -152,7 +152,7 @@ class Source:
                 first += len(index)
                 rows = np.flatnonzero(wanted)
                 if len(rows):
-                    yield Part(entry, index, rows, offsets[rows])
+                    yield SegmentRecords(entry, index, rows, offsets[rows])
 
     def _index(self, entry: SegmentEntry) -> Iterator[Index]:
         columns = (*_COLUMNS, "key") if entry.keyless_count else _COLUMNS
@@ -160,23 +160,23 @@ class Source:
         with damage_named(self.place):
             yield from checked_parts(data, columns, entry, self.place.key(entry.index_name))
 
-    def windows(self, position: int, most: int = WINDOW_RECORDS) -> Iterator[Part]:
+    def windows(self, position: int, most: int = WINDOW_RECORDS) -> Iterator[SegmentRecords]:
         """The same, at most `most` records at a time."""
         for part in self.parts(position):
             for at in range(0, len(part.rows), most):
-                yield Part(part.entry, part.index, part.rows[at : at + most], part.offsets[at : at + most])
+                yield SegmentRecords(part.entry, part.index, part.rows[at : at + most], part.offsets[at : at + most])
 
-    def records(self, part: Part) -> Iterator[Record]:
+    def records(self, part: SegmentRecords) -> Iterator[Record]:
         """The records of a part, all of them and no other. Raises `ObjectNotFound`, `Corrupt`."""
         for batch in self._batches(part, self._all_wish):
             yield from records_of(batch)
 
-    def rows(self, part: Part) -> Iterator[Row]:
+    def rows(self, part: SegmentRecords) -> Iterator[Row]:
         """The same as rows for a producer."""
         for batch in self._batches(part, self._rows_wish):
             yield from rows_of(batch)
 
-    def _batches(self, part: Part, wish: Wish) -> Iterator[pa.RecordBatch]:
+    def _batches(self, part: SegmentRecords, wish: SegmentRead) -> Iterator[pa.RecordBatch]:
         keep = np.zeros(len(part.index), np.bool_)
         keep[part.rows] = True
         with damage_named(self.place):
@@ -199,7 +199,7 @@ class Source:
             for index in self._index(entry):
                 rows = np.flatnonzero(np.isin(index.ints("offset"), offsets, assume_unique=True))
                 if len(rows):
-                    part = Part(entry, index, rows, index.ints("offset")[rows])
+                    part = SegmentRecords(entry, index, rows, index.ints("offset")[rows])
                     yield from ((record.offset, record) for record in self.records(part))
 
 

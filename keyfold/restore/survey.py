@@ -17,7 +17,7 @@ from keyfold.log.avro import varint
 from keyfold.log.index import Ints
 from keyfold.log.manifest import Manifest
 from keyfold.log.record import Record
-from keyfold.restore.source import Part, Source
+from keyfold.restore.source import RestoreSource, SegmentRecords
 
 # An index knows the stored length of a record. Kafka's batch around it has 61 bytes, and numbers of other widths.
 _BATCH_BYTES: Final = 61
@@ -27,7 +27,7 @@ _CODECS: Final = {"gzip": "gzip", "lz4": "lz4", "zstd": "zstd"}
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TargetLimits:
     """What to look for. `None`: no such limit. Times are ms since the epoch."""
 
     max_message_bytes: int | None = None
@@ -39,7 +39,7 @@ class Limits:
 
 
 @dataclass(slots=True)
-class Found:
+class OffsetCount:
     """How many records are so, and the first of them."""
 
     count: int = 0
@@ -54,7 +54,7 @@ class Found:
 
 
 @dataclass(slots=True)
-class Survey:
+class RestoreSurvey:
     """What one partition's wanted records are like. `record_bytes` are stored bytes before compression."""
 
     partition: int
@@ -65,19 +65,19 @@ class Survey:
     largest_bytes: int = 0
     min_timestamp: int | None = None
     max_timestamp: int | None = None
-    zero_timestamps: Found = field(default_factory=Found)
-    keyless: Found = field(default_factory=Found)
-    too_old: Found = field(default_factory=Found)
-    too_early: Found = field(default_factory=Found)
-    too_late: Found = field(default_factory=Found)
+    zero_timestamps: OffsetCount = field(default_factory=OffsetCount)
+    keyless: OffsetCount = field(default_factory=OffsetCount)
+    too_old: OffsetCount = field(default_factory=OffsetCount)
+    too_early: OffsetCount = field(default_factory=OffsetCount)
+    too_late: OffsetCount = field(default_factory=OffsetCount)
     too_large: list[tuple[int, int]] = field(default_factory=list)
     """(offset, bytes) of records that no batch of the target's can hold."""
 
 
-def survey(source: Source, start: int, limits: Limits) -> Survey:
+def survey(source: RestoreSource, start: int, limits: TargetLimits) -> RestoreSurvey:
     """Look at a partition's wanted records from `start` on, in the newest version. Raises what reading raises."""
     while True:
-        found = Survey(source.place.partition, source.manifest, source.end)
+        found = RestoreSurvey(source.place.partition, source.manifest, source.end)
         try:
             for part in source.parts(start):
                 _add(found, source, part, limits)
@@ -87,7 +87,7 @@ def survey(source: Source, start: int, limits: Limits) -> Survey:
             return found
 
 
-def _add(found: Survey, source: Source, part: Part, limits: Limits) -> None:
+def _add(found: RestoreSurvey, source: RestoreSource, part: SegmentRecords, limits: TargetLimits) -> None:
     lengths, timestamps = (part.index.ints(name)[part.rows] for name in ("length", "timestamp"))
     found.records += len(part.rows)
     found.record_bytes += int(lengths.sum())
@@ -108,7 +108,9 @@ def _add(found: Survey, source: Source, part: Part, limits: Limits) -> None:
     _add_large(found, source, part, lengths, limits)
 
 
-def _add_large(found: Survey, source: Source, part: Part, lengths: Ints, limits: Limits) -> None:
+def _add_large(
+    found: RestoreSurvey, source: RestoreSource, part: SegmentRecords, lengths: Ints, limits: TargetLimits
+) -> None:
     if limits.max_message_bytes is None:
         found.largest_bytes = max(found.largest_bytes, int(lengths.max()))
         return
@@ -117,7 +119,7 @@ def _add_large(found: Survey, source: Source, part: Part, lengths: Ints, limits:
     found.largest_bytes = max(found.largest_bytes, int(lengths.max()))
     if not len(rows):
         return
-    suspects = Part(part.entry, part.index, part.rows[rows], part.offsets[rows])
+    suspects = SegmentRecords(part.entry, part.index, part.rows[rows], part.offsets[rows])
     for record in source.records(suspects):
         size = batch_bytes(record, limits.compression) + limits.header_bytes
         if size > limits.max_message_bytes:

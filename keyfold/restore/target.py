@@ -16,7 +16,7 @@ from keyfold.restore.rows import Row
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class TargetEnds:
     """First and next offset of a partition."""
 
     start_offset: int
@@ -60,10 +60,10 @@ class Channel(Protocol):
         """Give up what has not gone out yet, and end. Returns whether nothing is under way any more."""
 
 
-class Target(Protocol):
+class RestoreTarget(Protocol):
     """A topic in a cluster. May be used by several threads; all calls may raise `KafkaUnavailable`, `KafkaRefused`."""
 
-    def ends(self, partition: int) -> Ends:
+    def ends(self, partition: int) -> TargetEnds:
         """First and next offset now, as readers of uncommitted records see it."""
 
     def records(self, partition: int, start: int, end: int) -> Iterator[Record]:

@@ -5,7 +5,7 @@
     ready    alive, started and not stopping; the store has answered and is available; the last turn did not fail
              as a whole
 
-`Vitals` keeps the times, and working threads report to it. It decides when a probe asks.
+`Liveness` keeps the times, and working threads report to it. It decides when a probe asks.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ AWAY_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class ProbeAnswer:
     """The answer to a probe, and the reason."""
 
     is_good: bool
     why: str
 
 
-class Checked(Protocol):
+class Probed(Protocol):
     """A process that can be probed, from any thread and at no cost."""
 
-    def live(self) -> Health:
+    def live(self) -> ProbeAnswer:
         """Return whether the process makes progress; if not, it must be restarted."""
 
-    def ready(self) -> Health:
+    def ready(self) -> ProbeAnswer:
         """Return whether the process does its work."""
 
 
-class Vitals:
+class Liveness:
     """Times of the last progress of a process; the module describes the rules.
 
     A process has one or more loops (`part`). The loop without progress for the longest time decides.
@@ -88,40 +88,40 @@ class Vitals:
         with self._lock:
             self._silence = why
 
-    def live(self) -> Health:
-        """See `Checked.live`."""
+    def live(self) -> ProbeAnswer:
+        """See `Probed.live`."""
         with self._lock:
             quiet = {part: self._clock.monotonic_s() - moved_s for part, moved_s in self._moved_s.items()}
         part = max(quiet, key=lambda each: quiet[each])
         who = f"{part}: " if part else ""
         if quiet[part] <= self._quiet_max_s:
-            return Health(True, f"{who}last progress {quiet[part]:.0f} s ago")
-        return Health(False, f"{who}no progress for {quiet[part]:.0f} s; the limit is {self._quiet_max_s:.0f} s")
+            return ProbeAnswer(True, f"{who}last progress {quiet[part]:.0f} s ago")
+        return ProbeAnswer(False, f"{who}no progress for {quiet[part]:.0f} s; the limit is {self._quiet_max_s:.0f} s")
 
-    def ready(self) -> Health:
-        """See `Checked.ready`."""
+    def ready(self) -> ProbeAnswer:
+        """See `Probed.ready`."""
         if self._is_ending():
-            return Health(False, "the process is stopping")
+            return ProbeAnswer(False, "the process is stopping")
         live = self.live()
         if not live.is_good:
             return live
         with self._lock:
             return self._store() or self._work()
 
-    def _store(self) -> Health | None:
+    def _store(self) -> ProbeAnswer | None:
         if self._answered_s is None:
-            return Health(False, f"the store has not answered yet{_because(self._silence)}")
+            return ProbeAnswer(False, f"the store has not answered yet{_because(self._silence)}")
         silent_s = self._clock.monotonic_s() - self._answered_s
         if self._silence and silent_s > AWAY_S:
-            return Health(False, f"the store has not answered for {silent_s:.0f} s{_because(self._silence)}")
+            return ProbeAnswer(False, f"the store has not answered for {silent_s:.0f} s{_because(self._silence)}")
         return None
 
-    def _work(self) -> Health:
+    def _work(self) -> ProbeAnswer:
         if not self._has_begun:
-            return Health(False, "the process is starting")
+            return ProbeAnswer(False, "the process is starting")
         if self._failure:
-            return Health(False, f"the last run failed{_because(self._failure)}")
-        return Health(True, "the store answers")
+            return ProbeAnswer(False, f"the last run failed{_because(self._failure)}")
+        return ProbeAnswer(True, "the store answers")
 
 
 def _because(why: str) -> str:

@@ -22,7 +22,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from keyfold.errors import ConfigError
-from keyfold.runtime.health import Checked, Health
+from keyfold.runtime.health import ProbeAnswer, Probed
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -34,7 +34,7 @@ _SILENCE_S: Final = 15.0
 
 
 @contextlib.contextmanager
-def serving(registry: CollectorRegistry, host: str, port: int, checked: Checked | None = None) -> Iterator[int]:
+def serving(registry: CollectorRegistry, host: str, port: int, checked: Probed | None = None) -> Iterator[int]:
     """Serve until the context ends; yield the port. Raises `ConfigError` if the address cannot be used."""
     # Probes exist from the start: a page of metrics in their place would report a healthy process.
     metrics = make_wsgi_app(registry)
@@ -108,9 +108,9 @@ def _server(host: str, port: int, app: WSGIApplication) -> WSGIServer:
     return make_server(host, port, app, Server, _Quiet)
 
 
-def _with_health(metrics: WSGIApplication, checked: Checked) -> WSGIApplication:
+def _with_health(metrics: WSGIApplication, checked: Probed) -> WSGIApplication:
     """Answer probes; every other path returns metrics."""
-    probes: dict[str, tuple[str, Callable[[], Health]]] = {
+    probes: dict[str, tuple[str, Callable[[], ProbeAnswer]]] = {
         "/health/live": ("alive", checked.live),
         "/health/ready": ("ready", checked.ready),
     }

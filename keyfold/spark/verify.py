@@ -33,7 +33,7 @@ from keyfold.store.api import ObjectStore, StoreLocation
 from keyfold.verify.findings import VerifyReport, unverified
 from keyfold.verify.key_hashes import ROW, HashedRows
 from keyfold.verify.key_rules import Promises, Suspected, add_replaced, suspects_of
-from keyfold.verify.round import Moved, Round, SegmentJob, SegmentResult, check_segment
+from keyfold.verify.round import Round, SegmentJob, SegmentResult, VerifiedVersionGone, check_segment
 
 TASK_BYTES: Final = 128 * 1024 * 1024
 ROWS_A_TASK: Final = 4_000_000
@@ -108,7 +108,7 @@ def _round(
     reports = {report.place: report for report in begun if isinstance(report, VerifyReport)}
     rounds = [one for one in begun if isinstance(one, Round)]
     for one, gathered in zip(rounds, _run(spark, location, rounds), strict=True):
-        with suppress(Moved, ObjectNotFound):
+        with suppress(VerifiedVersionGone, ObjectNotFound):
             if not gathered.has_moved:
                 reports[one.place] = one.report(gathered.results, gathered.suspected)
     return reports
@@ -118,7 +118,7 @@ def _begin(log: PartitionLog, *, is_alone: bool) -> Round | VerifyReport:
     while True:
         try:
             return Round.begin(log)
-        except Moved:
+        except VerifiedVersionGone:
             continue
         except KeyfoldError as error:
             if is_alone or not is_of_one_partition(error):

@@ -33,8 +33,8 @@ from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold.log.record import Record
 from keyfold.read.log import Log
-from keyfold.verify.compare_rules import Judge, segment_key
-from keyfold.verify.findings import Finding, Findings, Kind, VerifyReport
+from keyfold.verify.compare_rules import DifferenceRules, segment_key
+from keyfold.verify.findings import Finding, FindingKind, Findings, VerifyReport
 from keyfold.verify.key_hashes import COMPARED, IN_LOG, IN_TOPIC, ROWS_AT_ONCE, TOMBSTONE, HashedRows, row_flags
 
 _ROWS_AT_A_TIME: Final = 20_000
@@ -105,11 +105,11 @@ def compare_partition(
     stop = min(end, manifest.next_offset, manifest.next_offset if extent.to_offset is None else extent.to_offset)
     if begin >= stop:
         what = f"nothing to compare: Kafka has offsets [{start}, {end}), the log has {_range(manifest)}"
-        return Comparison((*findings, Finding(Kind.NOT_COMPARED, place.manifest_key, what)), 0)
+        return Comparison((*findings, Finding(FindingKind.NOT_COMPARED, place.manifest_key, what)), 0)
     with HashedRows(manifest.record_count * 2, rows_at_once) as rows:
         windows = _windows(begin, stop, extent.sample, random)
         is_whole = begin == max(start, manifest.log_start_offset) and windows == [(begin, stop)]
-        judge = Judge(log, partition, topic, manifest, stop, is_whole=is_whole)
+        judge = DifferenceRules(log, partition, topic, manifest, stop, is_whole=is_whole)
         walk = _Walk(log, manifest, topic, judge, rows, progress)
         try:
             for at, upto in windows:
@@ -117,7 +117,7 @@ def compare_partition(
             walk.finish(is_whole=is_whole)
         except (Corrupt, ObjectNotFound) as error:
             what = f"the comparison stopped at damage after {walk.compared} records: {error.message}"
-            walk.findings.add(Finding(Kind.NOT_COMPARED, place.manifest_key, what))
+            walk.findings.add(Finding(FindingKind.NOT_COMPARED, place.manifest_key, what))
         found = (*findings, *walk.findings)
     return Comparison(found, walk.compared)
 
@@ -131,7 +131,7 @@ def absent_partitions(log: Log, known: Collection[int], topic: TopicReader) -> I
             what = f"Kafka's topic has partition {number} with offsets [{start}, {end}), but it has no log"
             lost = "all records of the partition's log, unless the partition is new and no sink has read it yet"
             to_do = "let the sink write it while Kafka has the records; if it had a folder, find out who deleted it"
-            finding = Finding(Kind.TOPIC_DIFFERS, place.manifest_key, what, lost, to_do)
+            finding = Finding(FindingKind.TOPIC_DIFFERS, place.manifest_key, what, lost, to_do)
             yield VerifyReport(place, -1, 0, 0, (finding,), compared=0)
 
 
@@ -148,10 +148,10 @@ def _stranger(place: Place, manifest: Manifest, topic: TopicReader) -> Finding |
     lost = "unknown: nothing can be compared"
     if known and theirs and known != theirs:
         what = f"the log belongs to topic id {known}, but Kafka's topic has id {theirs}: the topic was recreated"
-        return Finding(Kind.TOPIC_DIFFERS, place.manifest_key, what, lost, _LOOK)
+        return Finding(FindingKind.TOPIC_DIFFERS, place.manifest_key, what, lost, _LOOK)
     if place.partition not in topic.partitions():
         what = f"Kafka's topic has {len(topic.partitions())} partitions and no partition {place.partition}"
-        return Finding(Kind.TOPIC_DIFFERS, place.manifest_key, what, lost, _LOOK)
+        return Finding(FindingKind.TOPIC_DIFFERS, place.manifest_key, what, lost, _LOOK)
     return None
 
 
@@ -160,11 +160,11 @@ def _outside(place: Place, manifest: Manifest, start: int, end: int) -> Iterator
     if end < manifest.next_offset:
         what = f"Kafka ends at offset {end}, the log at {manifest.next_offset}: the topic was truncated or recreated"
         lost = f"in Kafka, the records from offset {end} on; the log has them"
-        yield Finding(Kind.TOPIC_DIFFERS, place.manifest_key, what, lost, _LOOK)
+        yield Finding(FindingKind.TOPIC_DIFFERS, place.manifest_key, what, lost, _LOOK)
     if start > manifest.log_start_offset:
         upto = min(start, manifest.next_offset)
         what = f"offsets [{manifest.log_start_offset}, {upto}) are no longer in Kafka"
-        yield Finding(Kind.NOT_COMPARED, place.manifest_key, what)
+        yield Finding(FindingKind.NOT_COMPARED, place.manifest_key, what)
 
 
 def _windows(begin: int, stop: int, sample: float, random: Random) -> list[tuple[int, int]]:
@@ -187,7 +187,7 @@ class _Walk:
     log: Log
     manifest: Manifest
     topic: TopicReader
-    judge: Judge
+    judge: DifferenceRules
     rows: HashedRows
     progress: Callable[[int], None]
     findings: Findings = field(default_factory=Findings)
@@ -238,7 +238,7 @@ class _Walk:
             lost = "the record as Kafka has it"
             to_do = "leave the topic and the bucket unchanged, and report this"
             key = segment_key(self.judge.place, self.manifest, a.offset)
-            self.findings.add(Finding(Kind.RECORD_DIFFERS, key, what, lost, to_do, offset=a.offset))
+            self.findings.add(Finding(FindingKind.RECORD_DIFFERS, key, what, lost, to_do, offset=a.offset))
 
     def _take(self, record: Record, flags: int) -> None:
         self._keys.append(record.key)

@@ -20,7 +20,7 @@ from keyfold.log.manifest import WHOLE_RANGE, Gap, Manifest
 from keyfold.log.names import Place, Role, parse_name
 from keyfold.log.record import Record
 from keyfold.read.log import Log
-from keyfold.verify.findings import REPORT, Finding, Kind
+from keyfold.verify.findings import REPORT, Finding, FindingKind
 from keyfold.verify.key_hashes import COMPARED, IN_LOG, IN_TOPIC, TOMBSTONE, Grouped, HashedRows
 from keyfold.verify.key_rules import Suspect, Suspects
 
@@ -48,7 +48,7 @@ def segment_key(place: Place, manifest: Manifest, offset: int) -> str:
     return place.key(manifest.segments[at].name) if at >= 0 else place.manifest_key
 
 
-class Judge:
+class DifferenceRules:
     """The judge of one partition's comparison, below the offset `stop`."""
 
     def __init__(
@@ -160,7 +160,7 @@ class Judge:
         """Yield notes about records that were not judged."""
         for why, count in self._unjudged.items():
             if count:
-                yield Finding(Kind.NOT_COMPARED, self.place.manifest_key, f"{count} {why}")
+                yield Finding(FindingKind.NOT_COMPARED, self.place.manifest_key, f"{count} {why}")
 
     # Looked up again
 
@@ -172,9 +172,9 @@ class Judge:
         what = f"Kafka has a record of key {theirs.key!r} at this offset, the log has none, and {why}"
         if theirs.is_tombstone:
             lost = f"the tombstone of key {theirs.key!r}: the deleted value is visible again"
-            return Finding(Kind.TOMBSTONE_LOST, key, what, lost, _TO_DO, offset=offset)
+            return Finding(FindingKind.TOMBSTONE_LOST, key, what, lost, _TO_DO, offset=offset)
         lost = f"the record of key {theirs.key!r}"
-        return Finding(Kind.RECORD_LOST, key, what, lost, _TO_DO, offset=offset)
+        return Finding(FindingKind.RECORD_LOST, key, what, lost, _TO_DO, offset=offset)
 
     def _outlived(self, suspect: Suspect) -> Finding | None:
         ours, theirs = self._in_log(suspect.offset), self._in_topic(suspect.newer)
@@ -189,8 +189,8 @@ class Judge:
         what = (
             f"the log has a record of key {ours.key!r} at this offset, Kafka has none, and the topic is not compacted"
         )
-        return Finding(Kind.RECORD_UNEXPECTED, segment_key(self.place, self._manifest, offset), what, to_do=REPORT,
-                       offset=offset)  # fmt: skip
+        key = segment_key(self.place, self._manifest, offset)
+        return Finding(FindingKind.RECORD_UNEXPECTED, key, what, to_do=REPORT, offset=offset)
 
     def _resurrected(self, offset: int) -> Finding | None:
         ours = self._in_log(offset)
@@ -202,7 +202,7 @@ class Judge:
         )
         lost = f"the tombstone of key {ours.key!r}: the deleted key is visible again"
         to_do = "write a tombstone for this key to the topic; check `gaps` for a sink that lagged too far behind"
-        return Finding(Kind.KEY_RESURRECTED, segment_key(self.place, self._manifest, offset), what, lost, to_do,
+        return Finding(FindingKind.KEY_RESURRECTED, segment_key(self.place, self._manifest, offset), what, lost, to_do,
                        offset=offset)  # fmt: skip
 
     def _in_topic(self, offset: int) -> Record | None:

@@ -24,7 +24,7 @@ from keyfold.log.index import Index
 from keyfold.log.manifest_codec import decode_manifest
 from keyfold.log.names import Place
 from keyfold.store.api import ObjectStore
-from keyfold.verify.findings import NOTHING, REPORT, Finding, Findings, Kind
+from keyfold.verify.findings import NOTHING, REPORT, Finding, FindingKind, Findings
 from keyfold.verify.messages import compare_rows, damaged_block
 from keyfold.verify.row_checks import PlacedRow, block_rows, index_rows, placed, raw_rows
 from keyfold.verify.segment import SegmentCheck, SegmentResult
@@ -48,16 +48,16 @@ def _blame_bytes(check: SegmentCheck) -> None:
     if check.size_bytes != check.entry.size_bytes and not check.is_foreign:
         what = f"has {check.size_bytes} bytes, but the manifest says {check.entry.size_bytes}"
         is_short = check.size_bytes < check.entry.size_bytes
-        check.add(Kind.SEGMENT_TRUNCATED, what, lost="the records after its end" if is_short else NOTHING)
+        check.add(FindingKind.SEGMENT_TRUNCATED, what, lost="the records after its end" if is_short else NOTHING)
     if check.is_foreign:
         _add_checksum(check, "it is a segment of another log")
         return
     at = len(check.findings)
     # Where they differ the segment is at fault: the index is what was committed, or has a finding of its own.
-    check.findings.extend(f for f in check.trouble if f.kind is not Kind.INDEX_DIFFERS)
+    check.findings.extend(f for f in check.trouble if f.kind is not FindingKind.INDEX_DIFFERS)
     if check.stopped is not None:
         _blame_rest(check, check.stopped)
-    if len(check.findings) > at or check.findings.has(Kind.BLOCK_DAMAGED):
+    if len(check.findings) > at or check.findings.has(FindingKind.BLOCK_DAMAGED):
         _add_checksum(check, "see the findings about its blocks")
     elif check.stopped is None:
         _add_checksum(check, "every block can be read")
@@ -66,13 +66,13 @@ def _blame_bytes(check: SegmentCheck) -> None:
 
 
 def _add_checksum(check: SegmentCheck, how: str) -> None:
-    check.add(Kind.SEGMENT_CHECKSUM, f"has another SHA-256 than in the manifest; {how}", lost="see its blocks")
+    check.add(FindingKind.SEGMENT_CHECKSUM, f"has another SHA-256 than in the manifest; {how}", lost="see its blocks")
 
 
 def _add_foreign(check: SegmentCheck) -> None:
     owner = owner_of(check.store, check.place, check.foreign_marker)
     whose = f"of {owner}" if owner is not None else "of another log"
-    check.add(Kind.SEGMENT_FOREIGN, f"has the sync marker {whose}", lost=_ITS_RANGE)
+    check.add(FindingKind.SEGMENT_FOREIGN, f"has the sync marker {whose}", lost=_ITS_RANGE)
 
 
 def owner_of(store: ObjectStore, place: Place, marker: bytes) -> Place | None:
@@ -92,7 +92,7 @@ def owner_of(store: ObjectStore, place: Place, marker: bytes) -> Place | None:
 def _blame_rest(check: SegmentCheck, stopped: SegmentDamaged) -> None:
     """Try every block from the one on where the stream broke off by itself."""
     if not check.has_index:
-        check.add(Kind.BLOCK_DAMAGED, stopped.message, lost=_FROM_HERE, block=max(stopped.block, 0))
+        check.add(FindingKind.BLOCK_DAMAGED, stopped.message, lost=_FROM_HERE, block=max(stopped.block, 0))
         return
     for part in index_parts(check):
         codec = open_codec(part.codec)
@@ -123,7 +123,7 @@ def _blame_writer(check: SegmentCheck) -> None:
     first = check.stopped.message if check.stopped is not None else next(iter(check.trouble)).what
     if not check.has_index:
         at = max(check.stopped.block if check.stopped is not None else 0, 0)
-        check.add(Kind.BLOCK_DAMAGED, first, lost=_FROM_HERE, to_do=REPORT, block=at)
+        check.add(FindingKind.BLOCK_DAMAGED, first, lost=_FROM_HERE, to_do=REPORT, block=at)
         return
     check.seen = type(check.seen)()
     indexed = (row for part in index_parts(check) for n in _numbers(part) for row in placed(index_rows(part, n), n))
@@ -132,11 +132,13 @@ def _blame_writer(check: SegmentCheck) -> None:
         differ.extend(compare_rows(check.place, check.entry, _segment_rows(check), indexed))
     except SegmentDamaged as error:  # what was written cannot be read: that is no fault of the index
         check.findings.extend(check.trouble)
-        if check.stopped is not None or not check.trouble.has(Kind.BLOCK_DAMAGED):
+        if check.stopped is not None or not check.trouble.has(FindingKind.BLOCK_DAMAGED):
             at = max(error.block, 0)
-            check.add(Kind.BLOCK_DAMAGED, error.message, lost=_FROM_HERE, to_do=REPORT, block=at, record=error.record)
+            check.add(
+                FindingKind.BLOCK_DAMAGED, error.message, lost=_FROM_HERE, to_do=REPORT, block=at, record=error.record
+            )
     else:
-        check.add(Kind.INDEX_DIFFERS, first, to_do=REPORT, name=check.entry.index_name)
+        check.add(FindingKind.INDEX_DIFFERS, first, to_do=REPORT, name=check.entry.index_name)
         check.findings.extend(differ)
         check.index_is_sound = False  # its marks are not about these records
         check.compare_counts()
@@ -164,7 +166,7 @@ def index_parts(check: SegmentCheck) -> Iterator[Index]:
     try:
         yield from Index.parts(check.index_bytes())
     except SegmentDamaged as error:
-        check.add(Kind.INDEX_DAMAGED, " ".join(f"cannot be read: {error.message}".split()), name=name)
+        check.add(FindingKind.INDEX_DAMAGED, " ".join(f"cannot be read: {error.message}".split()), name=name)
 
 
 def impostors(place: Place, results: Sequence[SegmentResult], names: Mapping[bytes, str]) -> Iterator[Finding]:
@@ -175,7 +177,7 @@ def impostors(place: Place, results: Sequence[SegmentResult], names: Mapping[byt
         if result.checksum == entry.checksum or other is None:
             continue
         still_there = held_by.get(other) == result.checksum
-        kind = Kind.SEGMENT_DOUBLED if still_there else Kind.SEGMENT_SWAPPED
+        kind = FindingKind.SEGMENT_DOUBLED if still_there else FindingKind.SEGMENT_SWAPPED
         what = f"has the bytes of {other}" + (", which has them too" if still_there else "")
         lost = f"{entry.record_count} records, offsets {entry.base_offset} to {entry.last_offset}"
         yield Finding(kind, place.key(entry.name), what, lost)

@@ -15,7 +15,7 @@ from keyfold.errors import KeyfoldError
 from keyfold.log.names import Place
 
 
-class Kind(Enum):
+class FindingKind(Enum):
     """Kinds of findings, with their printed names."""
 
     FIRST_COPY = "first-copy"
@@ -58,8 +58,8 @@ class Kind(Enum):
 
 
 _NOTES: Final = frozenset({
-    Kind.FIRST_COPY, Kind.NOT_VERIFIED, Kind.NOT_COMPARED, Kind.MANIFEST_COPY, Kind.ORPHAN, Kind.REPLACED,
-    Kind.UNFINISHED_UPLOAD, Kind.UNKNOWN_OBJECT,
+    FindingKind.FIRST_COPY, FindingKind.NOT_VERIFIED, FindingKind.NOT_COMPARED, FindingKind.MANIFEST_COPY,
+    FindingKind.ORPHAN, FindingKind.REPLACED, FindingKind.UNFINISHED_UPLOAD, FindingKind.UNKNOWN_OBJECT,
 })  # fmt: skip
 
 NOTHING: Final = "nothing"
@@ -75,7 +75,7 @@ class Finding:
     `block`, `record` (its number in the block, from 0) and `offset` are -1 if they do not apply.
     """
 
-    kind: Kind
+    kind: FindingKind
     object: str
     what: str
     lost: str = NOTHING
@@ -97,8 +97,8 @@ class Finding:
 class Findings:
     """A list of at most `MAX_ALIKE` findings of one kind about one object; further ones are counted."""
 
-    _kept: dict[tuple[Kind, str], list[Finding]] = field(default_factory=dict)
-    _more: dict[tuple[Kind, str], int] = field(default_factory=dict)
+    _kept: dict[tuple[FindingKind, str], list[Finding]] = field(default_factory=dict)
+    _more: dict[tuple[FindingKind, str], int] = field(default_factory=dict)
 
     def add(self, finding: Finding) -> None:
         """Add a finding, or count it."""
@@ -126,7 +126,7 @@ class Findings:
     def __bool__(self) -> bool:
         return bool(self._kept)
 
-    def has(self, kind: Kind) -> bool:
+    def has(self, kind: FindingKind) -> bool:
         """Return whether there is a finding of this kind."""
         return any(found is kind for found, _ in self._kept)
 
@@ -159,14 +159,14 @@ class VerifyReport:
     @property
     def is_first_copy(self) -> bool:
         """Whether the first copy of a replica is not complete, so there is no log to verify yet."""
-        return any(f.kind is Kind.FIRST_COPY for f in self.findings)
+        return any(f.kind is FindingKind.FIRST_COPY for f in self.findings)
 
     @property
     def is_unverified(self) -> bool:
         """Whether the log could not be verified; a finding has the reason."""
-        return any(f.kind is Kind.NOT_VERIFIED for f in self.findings)
+        return any(f.kind is FindingKind.NOT_VERIFIED for f in self.findings)
 
 
 def unverified(place: Place, error: KeyfoldError) -> VerifyReport:
     """Return the report of a partition that cannot be verified because of this error."""
-    return VerifyReport(place, -1, 0, 0, (Finding(Kind.NOT_VERIFIED, place.manifest_key, str(error)),))
+    return VerifyReport(place, -1, 0, 0, (Finding(FindingKind.NOT_VERIFIED, place.manifest_key, str(error)),))

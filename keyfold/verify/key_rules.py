@@ -27,7 +27,7 @@ from keyfold.log.index import Index, read_index
 from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.names import Place, parse_name
 from keyfold.store.api import ObjectStore
-from keyfold.verify.findings import MAX_ALIKE, REPORT, Finding, Kind
+from keyfold.verify.findings import MAX_ALIKE, REPORT, Finding, FindingKind
 from keyfold.verify.key_hashes import IN_LOG, MARKED, REPLACED, TOMBSTONE, Flags, Grouped, HashedRows, row_flags
 
 _COLUMNS = ("offset", "key", "is_tombstone")
@@ -217,7 +217,7 @@ def _told_twice(keys: _Keys, suspects: Suspects) -> Iterator[Finding]:
     more = suspects.count - len(suspects.some) + max(0, proved - MAX_ALIKE)
     if more:
         what = f"{more} more superseded records below first_dirty_offset {keys.manifest.first_dirty_offset}"
-        yield Finding(Kind.RECORD_SUPERSEDED, keys.place.manifest_key, what, to_do=REPORT)
+        yield Finding(FindingKind.RECORD_SUPERSEDED, keys.place.manifest_key, what, to_do=REPORT)
 
 
 def _twice(keys: _Keys, key: bytes, suspect: Suspect) -> Finding:
@@ -226,9 +226,9 @@ def _twice(keys: _Keys, key: bytes, suspect: Suspect) -> Finding:
     if suspect.flags & TOMBSTONE:
         what = f"a record of key {key!r} exists although its tombstone at offset {suspect.newer} is clean ({clean})"
         lost = "nothing yet; the deleted key reappears when the tombstone is removed"
-        return Finding(Kind.KEY_RESURRECTED, name, what, lost, REPORT, offset=suspect.offset)
+        return Finding(FindingKind.KEY_RESURRECTED, name, what, lost, REPORT, offset=suspect.offset)
     what = f"key {key!r} has a newer record at offset {suspect.newer}, and both records are clean ({clean})"
-    return Finding(Kind.RECORD_SUPERSEDED, name, what, to_do=REPORT, offset=suspect.offset)
+    return Finding(FindingKind.RECORD_SUPERSEDED, name, what, to_do=REPORT, offset=suspect.offset)
 
 
 def _told_gone(keys: _Keys, suspects: Suspects) -> Iterator[Finding]:
@@ -245,14 +245,14 @@ def _told_gone(keys: _Keys, suspects: Suspects) -> Iterator[Finding]:
         to_do = f"stop the compactor so that it does not delete {name}, and report this"
         if suspect.flags & TOMBSTONE:
             lost = f"the tombstone of key {key!r}: readers that have not read it keep the deleted key"
-            yield Finding(Kind.TOMBSTONE_LOST, object_key, since, lost, to_do, offset=suspect.offset)
+            yield Finding(FindingKind.TOMBSTONE_LOST, object_key, since, lost, to_do, offset=suspect.offset)
         else:
             lost = f"the record of key {key!r}"
-            yield Finding(Kind.RECORD_LOST, object_key, since, lost, to_do, offset=suspect.offset)
+            yield Finding(FindingKind.RECORD_LOST, object_key, since, lost, to_do, offset=suspect.offset)
     more = suspects.count - min(len(suspects.some), MAX_ALIKE)
     if more > 0:
         what = f"{more} more records of replaced objects"
-        yield Finding(Kind.RECORD_LOST, keys.place.manifest_key, what, what, REPORT)
+        yield Finding(FindingKind.RECORD_LOST, keys.place.manifest_key, what, what, REPORT)
 
 
 def _told_outlived(keys: _Keys, suspects: Suspects) -> Iterator[Finding]:
@@ -270,7 +270,7 @@ def _told_outlived(keys: _Keys, suspects: Suspects) -> Iterator[Finding]:
     more = suspects.count - len(suspects.some) + max(0, proved - MAX_ALIKE)
     if more:
         what = f"{more} more values whose newer records are only in replaced objects"
-        yield Finding(Kind.KEY_RESURRECTED, keys.place.manifest_key, what, what, REPORT)
+        yield Finding(FindingKind.KEY_RESURRECTED, keys.place.manifest_key, what, what, REPORT)
 
 
 def _outlived(keys: _Keys, key: bytes, name: str, suspect: Suspect) -> Finding:
@@ -279,5 +279,5 @@ def _outlived(keys: _Keys, key: bytes, name: str, suspect: Suspect) -> Finding:
     newer = "the tombstone" if suspect.flags & TOMBSTONE else "the record"
     what = f"a record of key {key!r} exists, but {newer} at offset {suspect.newer}, which {name} has, is not in the log"
     lost = f"{newer} of key {key!r} at offset {suspect.newer}: an older value is visible again"
-    kind = Kind.KEY_RESURRECTED if suspect.flags & TOMBSTONE else Kind.RECORD_LOST
+    kind = FindingKind.KEY_RESURRECTED if suspect.flags & TOMBSTONE else FindingKind.RECORD_LOST
     return Finding(kind, object_key, what, lost, to_do, offset=suspect.offset)

@@ -9,7 +9,7 @@ from keyfold.log.avro import SegmentDamaged
 from keyfold.log.index import Index
 from keyfold.log.manifest import SegmentEntry
 from keyfold.log.names import Place
-from keyfold.verify.findings import NOTHING, REPORT, RESTORE, Finding, Kind
+from keyfold.verify.findings import NOTHING, REPORT, RESTORE, Finding, FindingKind
 from keyfold.verify.row_checks import ROW_COLUMNS, PlacedRow, index_rows
 
 
@@ -21,7 +21,7 @@ def damaged_block(place: Place, entry: SegmentEntry, part: Index, number: int, e
     offset = rows[record if 0 <= record < len(rows) else 0][0] if rows else -1
     what = error.message if isinstance(error, SegmentDamaged | StoreError) else str(error)
     key = place.key(entry.name)
-    return Finding(Kind.BLOCK_DAMAGED, key, what, lost, RESTORE, number, offset, record)
+    return Finding(FindingKind.BLOCK_DAMAGED, key, what, lost, RESTORE, number, offset, record)
 
 
 def compare_rows(
@@ -39,12 +39,12 @@ def compare_rows(
         block, record, row = mine
         if theirs is None or row[0] < theirs[2][0]:
             what = "the segment has a record that is missing from its index"
-            yield Finding(Kind.RECORD_UNEXPECTED, key, what, NOTHING, REPORT, block, row[0], record)
+            yield Finding(FindingKind.RECORD_UNEXPECTED, key, what, NOTHING, REPORT, block, row[0], record)
         else:
             if row != theirs[2]:
                 pairs = zip(ROW_COLUMNS, row, theirs[2], strict=True)
                 what = f"its index has {', '.join(f'{name} {b!r} instead of {a!r}' for name, a, b in pairs if a != b)}"
-                yield Finding(Kind.INDEX_DIFFERS, index_key, what, NOTHING, REPORT, block, row[0], record)
+                yield Finding(FindingKind.INDEX_DIFFERS, index_key, what, NOTHING, REPORT, block, row[0], record)
             theirs = next(indexed, None)
         mine = next(data, None)
 
@@ -55,6 +55,8 @@ def _lost_row(object_key: str, placed_row: PlacedRow) -> Finding:
     if is_tombstone:
         what = "its index has a tombstone at this offset, but the segment has none"
         lost = f"the tombstone of key {key!r}: the deleted value would be visible again"
-        return Finding(Kind.TOMBSTONE_LOST, object_key, what, lost, RESTORE, block, offset, record)
+        return Finding(FindingKind.TOMBSTONE_LOST, object_key, what, lost, RESTORE, block, offset, record)
     what = "its index has a record at this offset, but the segment has none"
-    return Finding(Kind.RECORD_LOST, object_key, what, f"the record of key {key!r}", RESTORE, block, offset, record)
+    return Finding(
+        FindingKind.RECORD_LOST, object_key, what, f"the record of key {key!r}", RESTORE, block, offset, record
+    )

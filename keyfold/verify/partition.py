@@ -26,13 +26,13 @@ from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.runtime.clock import Clock
 from keyfold.store.api import ObjectStore
-from keyfold.verify.findings import Finding, Kind, VerifyReport
+from keyfold.verify.findings import Finding, FindingKind, VerifyReport
 from keyfold.verify.key_hashes import ROWS_AT_ONCE, HashedRows
 from keyfold.verify.key_rules import add_replaced, suspects_of
-from keyfold.verify.round import Moved, Round, SegmentJob, SegmentResult, check_segment
+from keyfold.verify.round import Round, SegmentJob, SegmentResult, VerifiedVersionGone, check_segment
 from keyfold.verify.segment import Progress
 
-__all__ = ["Finding", "Kind", "VerifyReport", "verify_partition"]
+__all__ = ["Finding", "FindingKind", "VerifyReport", "verify_partition"]
 
 
 def verify_partition(
@@ -57,7 +57,7 @@ def verify_partition(
             if isinstance(begun, VerifyReport):
                 return begun
             return _verify(store, begun, progress, parallel, rows_at_once)
-        except (Moved, ObjectNotFound):
+        except (VerifiedVersionGone, ObjectNotFound):
             continue  # what is missing for good is a finding in the next round
 
 

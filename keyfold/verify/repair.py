@@ -45,7 +45,7 @@ from keyfold.runtime.clock import Clock
 from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.api import Blob, ObjectInfo, ObjectStore
 from keyfold.verify.repair_version import (
-    Found,
+    ReadableVersion,
     Versions,
     appended_since,
     cleaned_since,
@@ -172,7 +172,7 @@ def _require_lost(
     raise _not_lost(place)
 
 
-def _require_no_replica(store: ObjectStore, place: Place, found: Found | None) -> None:
+def _require_no_replica(store: ObjectStore, place: Place, found: ReadableVersion | None) -> None:
     """Refuse to repair a replica: replication restores its manifest, and a repair would make it another log."""
     following = None if found is None else found.manifest.replica
     head = f"{place.topics_dir}/" if place.topics_dir else ""
@@ -235,7 +235,7 @@ class _Folder:
 
 
 def _plan_from_version(
-    store: ObjectStore, folder: _Folder, found: Found, random: Random, damaged: Blob | None
+    store: ObjectStore, folder: _Folder, found: ReadableVersion, random: Random, damaged: Blob | None
 ) -> RepairPlan | str:
     """Return the plan, or the reason why the version no longer describes the log."""
     version, place = found.manifest, folder.place
@@ -261,7 +261,9 @@ def _plan_from_version(
     return RepairPlan(place, manifest, tuple(new_indexes), tuple(left_out), tuple(notes), str(found), damaged)
 
 
-def _version_notes(found: Found, tail: Sequence[SegmentEntry], behind: Mapping[str, Surveyed]) -> Iterator[str]:
+def _version_notes(
+    found: ReadableVersion, tail: Sequence[SegmentEntry], behind: Mapping[str, Surveyed]
+) -> Iterator[str]:
     if found.skipped:
         yield f"{found.skipped} newer versions cannot be read"
     if tail:

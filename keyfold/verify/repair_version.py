@@ -26,7 +26,7 @@ from keyfold.store.api import Blob, ObjectStore, ObjectVersion, VersionedStore
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ReadableVersion:
     """A version of the manifest that can be read. `skipped` newer ones could not."""
 
     manifest: Manifest
@@ -41,7 +41,7 @@ class Found:
 class Versions:
     """What the bucket's versions say: the newest readable one, or why there is none."""
 
-    found: Found | None
+    found: ReadableVersion | None
     why_not: str = ""
 
 
@@ -54,7 +54,7 @@ def newest_version(store: ObjectStore, place: Place) -> Versions:
         for version in store.list_versions(place.manifest_key):
             manifest = None if version.is_deletion else _readable(store, place, version)
             if manifest is not None:
-                return Versions(Found(manifest, version, skipped))
+                return Versions(ReadableVersion(manifest, version, skipped))
             skipped += not version.is_deletion
     except StoreError as error:
         if error.retriable:

@@ -4,7 +4,8 @@
     jobs      a `SegmentJob` for each segment that is there; `check_segment` may run anywhere, and gives a plain value
     report    findings of all: of the manifest, the segments, their keys, and notes about the rest of the folder
 
-`Moved` is raised where an object is gone that a newer version does not list either: then another round begins.
+`VerifiedVersionGone` is raised if an object is gone that a newer version does not list either: then another round
+begins.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from keyfold.log.names import FIRST_COPY_NAME, ObjectName, Place, Role, is_manif
 from keyfold.log.partition_log import PartitionLog
 from keyfold.store.api import ObjectStore, UploadInfo
 from keyfold.verify.diagnosis import blame, impostors
-from keyfold.verify.findings import REPORT, RESTORE, Finding, Findings, Kind, VerifyReport
+from keyfold.verify.findings import REPORT, RESTORE, Finding, FindingKind, Findings, VerifyReport
 from keyfold.verify.key_rules import Promises, Suspected, replaced_indexes, tell
 from keyfold.verify.segment import Progress, RowSink, SegmentCheck, SegmentResult
 
-__all__ = ["Folder", "Moved", "Round", "SegmentJob", "SegmentResult", "check_segment"]
+__all__ = ["Folder", "Round", "SegmentJob", "SegmentResult", "VerifiedVersionGone", "check_segment"]
 
 
 ROWS_PER_BYTE: Final = 64
@@ -44,7 +45,7 @@ class Folder:
         return Folder(sizes, tuple(store.list_uploads(place.folder)))
 
 
-class Moved(Exception):
+class VerifiedVersionGone(Exception):
     """An object of the version under test was collected: begin again."""
 
 
@@ -93,7 +94,7 @@ class Round:
     def begin(log: PartitionLog) -> Round | VerifyReport:
         """Begin with the newest version; the report where no manifest can be read.
 
-        Raises `Moved`, `LogNotFound`, `FormatTooNew`, `StoreError`.
+        Raises `VerifiedVersionGone`, `LogNotFound`, `FormatTooNew`, `StoreError`.
         """
         folder = Folder.look(log.store, log.place)
         try:
@@ -103,11 +104,11 @@ class Round:
         return Round(log, manifest, folder)
 
     def report(self, results: Sequence[SegmentResult], suspected: Suspected) -> VerifyReport:
-        """What it all adds up to. Raises `Moved`, `ObjectNotFound`."""
+        """What it all adds up to. Raises `VerifiedVersionGone`, `ObjectNotFound`."""
         manifest, findings = self.manifest, self._findings
         for result in results:
             if not result.has_index and self._is_newer_without(result.entry.index_name):
-                raise Moved
+                raise VerifiedVersionGone
         knows_all = len(results) == len(manifest.segments) and all(r.knows_keys for r in results)
         findings.extend(tell(self._log.store, self.place, manifest, suspected, knows_all=knows_all))
         for result in results:
@@ -123,7 +124,7 @@ class Round:
         missing = [name for name in (entry.name, entry.index_name) if not self._find(name)]
         for name in missing:
             if self._is_newer_without(name):
-                raise Moved
+                raise VerifiedVersionGone
         if entry.name not in missing:
             return True  # a missing index alone is found when the segment is read
         for name in missing:
@@ -146,13 +147,13 @@ class Round:
 def _unreadable(place: Place, error: Corrupt | FirstCopyUnfinished | ManifestLost) -> Finding:
     """The finding about a manifest that cannot be read."""
     if isinstance(error, FirstCopyUnfinished):
-        return Finding(Kind.FIRST_COPY, place.folder, str(error))
+        return Finding(FindingKind.FIRST_COPY, place.folder, str(error))
     repair = f"keyfold log repair <url> {place.topic} --partition {place.partition}"
     if isinstance(error, ManifestLost):
         lost = "no record in the segments; only the list of the log's segments"
-        return Finding(Kind.MANIFEST_LOST, place.manifest_key, error.message, lost, repair)
+        return Finding(FindingKind.MANIFEST_LOST, place.manifest_key, error.message, lost, repair)
     lost = "unknown: nothing else can be verified without the manifest"
-    return Finding(Kind.MANIFEST_DAMAGED, place.manifest_key, error.message, lost, f"{repair} --replace-damaged")
+    return Finding(FindingKind.MANIFEST_DAMAGED, place.manifest_key, error.message, lost, f"{repair} --replace-damaged")
 
 
 def _notes(place: Place, manifest: Manifest, folder: Folder) -> Iterator[Finding]:
@@ -164,20 +165,22 @@ def _notes(place: Place, manifest: Manifest, folder: Folder) -> Iterator[Finding
         if name in listed or key == place.manifest_key:
             continue
         if name in replaced:
-            yield Finding(Kind.REPLACED, key, f"{size_bytes} bytes are waiting to be deleted")
+            yield Finding(FindingKind.REPLACED, key, f"{size_bytes} bytes are waiting to be deleted")
         elif parse_name(name) is not None:
             yield Finding(
-                Kind.ORPHAN, key, f"{size_bytes} bytes that the manifest does not list; {_taken_by(manifest)}"
+                FindingKind.ORPHAN, key, f"{size_bytes} bytes that the manifest does not list; {_taken_by(manifest)}"
             )
         elif name == FIRST_COPY_NAME:
-            yield Finding(Kind.ORPHAN, key, f"the marker of a complete first copy; {_marker_goes(manifest)}")
+            yield Finding(FindingKind.ORPHAN, key, f"the marker of a complete first copy; {_marker_goes(manifest)}")
         elif is_manifest_copy(name):
             what = f"{size_bytes} bytes of a damaged manifest, saved by `keyfold log repair --replace-damaged`"
-            yield Finding(Kind.MANIFEST_COPY, key, f"{what}; delete this copy when you no longer need it")
+            yield Finding(FindingKind.MANIFEST_COPY, key, f"{what}; delete this copy when you no longer need it")
         else:
-            yield Finding(Kind.UNKNOWN_OBJECT, key, f"{size_bytes} bytes; keyfold does not use such names")
+            yield Finding(FindingKind.UNKNOWN_OBJECT, key, f"{size_bytes} bytes; keyfold does not use such names")
     for upload in folder.uploads:
-        yield Finding(Kind.UNFINISHED_UPLOAD, upload.key, f"multipart upload {upload.upload_id} was not finished")
+        yield Finding(
+            FindingKind.UNFINISHED_UPLOAD, upload.key, f"multipart upload {upload.upload_id} was not finished"
+        )
 
 
 def _marker_goes(manifest: Manifest) -> str:
@@ -215,7 +218,7 @@ def _contradictions(place: Place, manifest: Manifest, folder: Folder) -> Iterato
         )
         yield _outdated(place, what)
     for what in _impossible(manifest):
-        yield Finding(Kind.MANIFEST_DAMAGED, place.manifest_key, what, "unknown", REPORT)
+        yield Finding(FindingKind.MANIFEST_DAMAGED, place.manifest_key, what, "unknown", REPORT)
 
 
 def _outdated(place: Place, what: str) -> Finding:
@@ -223,7 +226,7 @@ def _outdated(place: Place, what: str) -> Finding:
     to_do = (
         "stop the sink and the compactor; restore the newest version of the manifest, or move this one away and repair"
     )
-    return Finding(Kind.MANIFEST_OUTDATED, place.manifest_key, what, lost, to_do)
+    return Finding(FindingKind.MANIFEST_OUTDATED, place.manifest_key, what, lost, to_do)
 
 
 def _behind_the_end(manifest: Manifest, folder: Folder) -> list[ObjectName]:
@@ -254,7 +257,7 @@ def _missing(place: Place, entry: SegmentEntry, name: str) -> Finding:
     if name == entry.name:
         lost = f"{entry.record_count} records, offsets {entry.base_offset} to {entry.last_offset}"
         return Finding(
-            Kind.SEGMENT_MISSING, place.key(name), "the manifest lists it, but it is not in the bucket", lost
+            FindingKind.SEGMENT_MISSING, place.key(name), "the manifest lists it, but it is not in the bucket", lost
         )
     what = f"the manifest lists it for {entry.name}, but it is not in the bucket"
-    return Finding(Kind.INDEX_MISSING, place.key(name), what, to_do=RESTORE)
+    return Finding(FindingKind.INDEX_MISSING, place.key(name), what, to_do=RESTORE)

@@ -30,11 +30,11 @@ from keyfold.log.names import Place
 from keyfold.read.fetch import READ_AHEAD_BYTES
 from keyfold.runtime.buffers import Bytes
 from keyfold.store.api import ObjectStore
-from keyfold.verify.findings import NOTHING, REPORT, RESTORE, Finding, Findings, Kind
+from keyfold.verify.findings import NOTHING, REPORT, RESTORE, Finding, FindingKind, Findings
 from keyfold.verify.key_hashes import IN_LOG, TOMBSTONE, Flags, row_flags
 from keyfold.verify.messages import compare_rows, damaged_block
 from keyfold.verify.row_checks import index_rows, placed, prove, raw_rows
-from keyfold.verify.segment_totals import Marks, Seen
+from keyfold.verify.segment_totals import Marks, SegmentTotals
 
 Progress = Callable[[int], None]
 """Told how many stored bytes were read since the last call."""
@@ -77,7 +77,7 @@ class SegmentCheck:
     progress: Progress = lambda _: None
     on_rows: RowSink = lambda _keys, _offsets, _flags: None
     findings: Findings = field(default_factory=Findings)
-    seen: Seen = field(default_factory=Seen)
+    seen: SegmentTotals = field(default_factory=SegmentTotals)
     trouble: Findings = field(default_factory=Findings)
     stopped: SegmentDamaged | None = None
     has_index: bool = True
@@ -113,7 +113,7 @@ class SegmentCheck:
     def result(self) -> SegmentResult:
         """What was found."""
         found = tuple(self.findings)
-        is_read = not self.is_troubled and not self.findings.has(Kind.BLOCK_DAMAGED)
+        is_read = not self.is_troubled and not self.findings.has(FindingKind.BLOCK_DAMAGED)
         knows_keys = self.index_is_sound or (is_read and self.checksum == self.entry.checksum)
         return SegmentResult(self.entry, self.checksum, self.seen.record_count, self.has_index, knows_keys, found)
 
@@ -124,7 +124,7 @@ class SegmentCheck:
 
     def add(
         self,
-        kind: Kind,
+        kind: FindingKind,
         what: str,
         *,
         lost: str = NOTHING,
@@ -159,25 +159,25 @@ class SegmentCheck:
             data = self.index_bytes()
         except ObjectTooLarge as error:
             self.has_index = self.index_is_sound = False
-            self.add(Kind.INDEX_DAMAGED, error.message, name=name)
+            self.add(FindingKind.INDEX_DAMAGED, error.message, name=name)
             return
         except ObjectNotFound:
             self.has_index = False
             what = f"the manifest lists it for {self.entry.name}, but it is not in the bucket"
-            self.add(Kind.INDEX_MISSING, what, name=name)
+            self.add(FindingKind.INDEX_MISSING, what, name=name)
             return
         self.progress(len(data))
         self.index_is_sound = hashlib.sha256(data).digest() == self.entry.index_checksum
         if not self.index_is_sound:
-            self.add(Kind.INDEX_DAMAGED, "has another SHA-256 than in the manifest", name=name)
+            self.add(FindingKind.INDEX_DAMAGED, "has another SHA-256 than in the manifest", name=name)
         elif len(data) != self.entry.index_size_bytes:
             what = f"index_size_bytes is {len(data)}, but the manifest says {self.entry.index_size_bytes}"
-            self.add(Kind.COUNT_WRONG, what, to_do=REPORT, name=name)
+            self.add(FindingKind.COUNT_WRONG, what, to_do=REPORT, name=name)
         try:
             yield from Index.parts(data)
         except SegmentDamaged as error:
             self.has_index = self.index_is_sound = False
-            self.add(Kind.INDEX_DAMAGED, " ".join(f"cannot be read: {error.message}".split()), name=name)
+            self.add(FindingKind.INDEX_DAMAGED, " ".join(f"cannot be read: {error.message}".split()), name=name)
 
     def _stream(self, chunks: Iterator[bytes], parts: Iterator[Index]) -> None:
         """Read every record once. Raises `SegmentDamaged` where the stream cannot be followed."""
@@ -190,7 +190,7 @@ class SegmentCheck:
         for part in parts:
             if read == 0 and (part.codec, part.sync_marker) != (header.codec, self.sync_marker):
                 what = "belongs to a segment of another codec or another log"
-                self.trouble.add(Finding(Kind.INDEX_DIFFERS, self.place.key(self.entry.index_name), what))
+                self.trouble.add(Finding(FindingKind.INDEX_DIFFERS, self.place.key(self.entry.index_name), what))
             self._check_part(blocks, part, codec)
             read = len(part.blocks) if part.part is None else part.part[1]
         for block in blocks:
@@ -279,12 +279,12 @@ class SegmentCheck:
         wrong = (part.ints("block") != blocks).any() or (offsets[firsts] != part.blocks.first_offset[first:end]).any()
         if wrong:
             what = "its rows and its block table are inconsistent"
-            self.add(Kind.INDEX_DIFFERS, what, to_do=REPORT, block=first, name=self.entry.index_name)
+            self.add(FindingKind.INDEX_DIFFERS, what, to_do=REPORT, block=first, name=self.entry.index_name)
         self._check_offsets(offsets, blocks)
         self.seen.add_index(part)
         for offset in self._marks.add(part):
             what = "the index marks a record that is not a tombstone"
-            self.add(Kind.MARKS_WRONG, what, to_do=REPORT, offset=offset, name=self.entry.index_name)
+            self.add(FindingKind.MARKS_WRONG, what, to_do=REPORT, offset=offset, name=self.entry.index_name)
 
     def _take_block(self, block: StoredBlock, codec: Codec) -> None:
         """A block of a segment whose index cannot say what must be in it."""
@@ -292,7 +292,7 @@ class SegmentCheck:
             rows = list(raw_rows(bytes(decompress_block(block, codec)), block))
         except SegmentDamaged as error:
             lost = f"its {block.record_count} records"
-            self.add(Kind.BLOCK_DAMAGED, error.message, lost=lost, block=block.number, record=error.record)
+            self.add(FindingKind.BLOCK_DAMAGED, error.message, lost=lost, block=block.number, record=error.record)
             return
         offsets = np.array([row[0] for row in rows], np.int64)
         self._check_offsets(offsets, np.full(len(rows), block.number))
@@ -311,7 +311,7 @@ class SegmentCheck:
             what = f"offset {offsets[at]} after offset {before[at]}, in a segment of offsets {ends}"
             block, offset = int(blocks[at]), int(offsets[at])
             record = at - int(np.searchsorted(blocks, block))
-            self.add(Kind.OFFSETS_WRONG, what, to_do=REPORT, block=block, offset=offset, record=record)
+            self.add(FindingKind.OFFSETS_WRONG, what, to_do=REPORT, block=block, offset=offset, record=record)
 
     def compare_counts(self) -> None:
         """What was seen against what the manifest says."""
@@ -322,18 +322,18 @@ class SegmentCheck:
         times: list[tuple[str, object, object]] = [
             (n, getattr(seen, n), getattr(entry, n)) for n in ("min_timestamp", "max_timestamp")
         ]
-        self._compare(Kind.COUNT_WRONG, counts)
-        self._compare(Kind.TIMES_WRONG, times)
-        self._compare(Kind.OFFSETS_WRONG, [("last_offset", seen.last_offset, entry.last_offset)])
+        self._compare(FindingKind.COUNT_WRONG, counts)
+        self._compare(FindingKind.TIMES_WRONG, times)
+        self._compare(FindingKind.OFFSETS_WRONG, [("last_offset", seen.last_offset, entry.last_offset)])
         if self.index_is_sound:
             marks = self._marks
-            self._compare(Kind.MARKS_WRONG, [
+            self._compare(FindingKind.MARKS_WRONG, [
                 ("unmarked_tombstone_count", marks.unmarked, entry.unmarked_tombstone_count),
                 ("cleaned_epochs", tuple(sorted(marks.epochs)), entry.cleaned_epochs),
                 ("marks of tombstones", seen.tombstone_count - marks.unmarked, marks.marked),
             ])  # fmt: skip
 
-    def _compare(self, kind: Kind, pairs: list[tuple[str, object, object]]) -> None:
+    def _compare(self, kind: FindingKind, pairs: list[tuple[str, object, object]]) -> None:
         for name, found, expected in pairs:
             if found != expected:
                 self.add(kind, f"{name} is {found}, but the manifest says {expected}", to_do=REPORT)

@@ -20,7 +20,7 @@ from keyfold.read.fetch import READ_AHEAD_BYTES
 from keyfold.store.api import ObjectStore
 from keyfold.verify.row_checks import Row, block_rows
 from keyfold.verify.segment_cover import Candidate
-from keyfold.verify.segment_totals import Seen
+from keyfold.verify.segment_totals import SegmentTotals
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Surveyed:
 
     candidate: Candidate
     index: Index
-    seen: Seen
+    seen: SegmentTotals
     size_bytes: int
     last_modified_ms: int
     checksum: bytes
@@ -67,12 +67,12 @@ def survey_segment(
     return Surveyed(candidate, index, seen, size_bytes, last_modified_ms, digest.digest())
 
 
-def _index_of(chunks: Iterator[bytes], origin: str) -> tuple[Index, Seen]:
+def _index_of(chunks: Iterator[bytes], origin: str) -> tuple[Index, SegmentTotals]:
     parts = read_blocks(chunks, origin=origin)
     header = next(parts)
     assert isinstance(header, SegmentHeader)
     codec = open_codec(header.codec)
-    seen = Seen()
+    seen = SegmentTotals()
     tables: list[pa.Table] = []
     blocks: list[tuple[int, int, int, int, int]] = []
     for block in parts:

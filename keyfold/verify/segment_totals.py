@@ -11,7 +11,7 @@ from keyfold.verify.row_checks import Row
 
 
 @dataclass(slots=True)
-class Seen:
+class SegmentTotals:
     """What the records of a segment add up to."""
 
     record_count: int = 0

@@ -26,7 +26,7 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from keyfold.export.request import Request
+from keyfold.export.request import ExportRequest
 from keyfold.export.run import export
 from keyfold.export.target_folder import FolderTarget
 from keyfold.formats.avro_schema import Type, avro_type
@@ -136,7 +136,7 @@ def timed(work: Callable[[], Any]) -> tuple[float, float]:
 def measure(case: Case, made: MadeLog, count: int, folder: Path) -> None:
     log = Log(made.store, "topics", "users")
     to = folder / case.name
-    request = Request((0,), value_format=case.kind, value_reader=case.reader, parallel=1)
+    request = ExportRequest((0,), value_format=case.kind, value_reader=case.reader, parallel=1)
     ours = timed(lambda: export(log, FolderTarget(to, "00000000"), request, run="00000000", clock=SystemClock()))
     (file,) = to.glob("*.parquet")
     schema = pq.read_schema(file).remove_metadata()

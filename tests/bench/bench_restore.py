@@ -20,13 +20,13 @@ from typing import Any, Final
 
 from confluent_kafka import Producer
 
-from keyfold.kafka.cluster import Cluster
+from keyfold.kafka.cluster import KafkaCluster
 from keyfold.kafka.settings import client_settings
 from keyfold.log.names import Place
 from keyfold.log.record import CREATE_TIME, Record
 from keyfold.read.log import Log
 from keyfold.restore.kafka_target import KafkaTopics
-from keyfold.restore.run import Request, Restore
+from keyfold.restore.run import Restore, RestoreRequest
 from keyfold.runtime.clock import SystemClock
 from keyfold.store.memory import MemoryStore
 from tests.support.kafka import KafkaBroker
@@ -97,9 +97,9 @@ def restore(broker: KafkaBroker, topic: str, store: MemoryStore) -> float:
     """Seconds from the first look to the last record, and the journal's end."""
     clock = SystemClock()
     started = time.perf_counter()
-    with Cluster(client_settings(broker.bootstrap_servers)) as cluster:
+    with KafkaCluster(client_settings(broker.bootstrap_servers)) as cluster:
         log = Log(store, "topics", "bench", clock=clock)
-        one = Restore(log, KafkaTopics(cluster), Request(topic), clock=clock, random=Random(), holder="bench")
+        one = Restore(log, KafkaTopics(cluster), RestoreRequest(topic), clock=clock, random=Random(), holder="bench")
         outcome = one.run(one.look())
     assert not outcome.failures, outcome.failures
     return time.perf_counter() - started

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Producer
 
 from keyfold.errors import KeyfoldError
-from keyfold.kafka.cluster import Cluster
+from keyfold.kafka.cluster import KafkaCluster
 from keyfold.kafka.settings import client_settings
 from keyfold.log.names import Place
 from keyfold.log.record import Record
@@ -219,7 +219,7 @@ def test_a_broker_that_is_not_there_and_a_key_that_is_wrong_are_said_plainly(
     assert (done.code, "`acks`: cannot be set" in done.err) == (2, True)
     done = run("-b", "127.0.0.1:9", "--kafka-config", str(tmp_path / "none"))
     assert done.code == 2
-    with Cluster({**client_settings(rig.broker.bootstrap_servers), "security.protocol": "SASL_PLAINTEXT",
+    with KafkaCluster({**client_settings(rig.broker.bootstrap_servers), "security.protocol": "SASL_PLAINTEXT",
                   "sasl.mechanism": "PLAIN", "sasl.username": "a", "sasl.password": "secret9"},
                  timeout_s=2) as cluster, pytest.raises(KeyfoldError) as caught:  # fmt: skip
         cluster.cluster_id()

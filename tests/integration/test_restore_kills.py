@@ -18,7 +18,7 @@ from random import Random
 
 import pytest
 
-from keyfold.kafka.cluster import Cluster
+from keyfold.kafka.cluster import KafkaCluster
 from keyfold.kafka.reading import read_topic
 from keyfold.kafka.settings import client_settings
 from keyfold.log.names import Place
@@ -94,8 +94,8 @@ def end_of(rig: Rig, topic: str) -> int:
 
 
 @cache
-def cluster_at(servers: str) -> Cluster:
-    return Cluster(client_settings(servers))
+def cluster_at(servers: str) -> KafkaCluster:
+    return KafkaCluster(client_settings(servers))
 
 
 def moved(rig: Rig, topic: str, before: int) -> bool:

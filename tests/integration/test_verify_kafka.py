@@ -18,7 +18,7 @@ from keyfold.kafka.topic_reader import KafkaTopic
 from keyfold.log.record import Record
 from keyfold.read.log import Log
 from keyfold.verify.compare import Comparison, compare_partition
-from keyfold.verify.findings import Kind
+from keyfold.verify.findings import FindingKind
 from tests.conftest import MakeTopic, fresh
 from tests.support.kafka import KafkaBroker, produce_all, synthetic
 from tests.support.kafka_cleaner import BASE_MS, Lab, Message, sentinel
@@ -55,7 +55,7 @@ def compare(broker: KafkaBroker, made: MadeLog) -> Comparison:
         return compare_partition(log, 0, reader, random=random.Random(0))
 
 
-def damage(comparison: Comparison) -> list[tuple[Kind, int]]:
+def damage(comparison: Comparison) -> list[tuple[FindingKind, int]]:
     return [(f.kind, f.offset) for f in comparison.findings if f.kind.is_damage]
 
 
@@ -107,14 +107,14 @@ def test_planted_damage_is_found_with_kafka_always(broker: KafkaBroker, topic: M
     value = next(at for at in newest if rows[at][1] is not None and at > 300)
     made = log_of(broker, name, without=(tombstone, value))
     assert sorted(damage(compare(broker, made)), key=lambda f: f[1]) == [
-        (Kind.RECORD_LOST, value), (Kind.TOMBSTONE_LOST, tombstone),
+        (FindingKind.RECORD_LOST, value), (FindingKind.TOMBSTONE_LOST, tombstone),
     ]  # fmt: skip
     made.compact()  # what a pass writes is no sink's segment: now the keys must tell
     found = compare(broker, made)
     assert sorted(damage(found), key=lambda f: f[1]) == [
-        (Kind.RECORD_LOST, value), (Kind.TOMBSTONE_LOST, tombstone),
+        (FindingKind.RECORD_LOST, value), (FindingKind.TOMBSTONE_LOST, tombstone),
     ]  # fmt: skip
-    assert repr(rows[tombstone][0]) in next(f.lost for f in found.findings if f.kind is Kind.TOMBSTONE_LOST)
+    assert repr(rows[tombstone][0]) in next(f.lost for f in found.findings if f.kind is FindingKind.TOMBSTONE_LOST)
 
 
 def test_the_command_and_a_topic_that_is_not_there(
@@ -153,4 +153,4 @@ def test_a_topic_that_was_made_anew(broker: KafkaBroker, topic: MakeTopic) -> No
     log = Log(made.store, made.place.topics_dir, name)
     with KafkaTopic({"bootstrap.servers": broker.bootstrap_servers}, again) as reader:
         found = compare_partition(log, 0, reader, random=random.Random(0))
-    assert [f.kind for f in found.findings] == [Kind.TOPIC_DIFFERS]
+    assert [f.kind for f in found.findings] == [FindingKind.TOPIC_DIFFERS]

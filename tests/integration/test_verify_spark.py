@@ -14,7 +14,7 @@ from keyfold.log.names import Place
 from keyfold.runtime.clock import SystemClock
 from keyfold.store.api import Create, Update
 from keyfold.store.s3 import S3Store
-from keyfold.verify.findings import Kind, VerifyReport
+from keyfold.verify.findings import FindingKind, VerifyReport
 from keyfold.verify.partition import verify_partition
 from tests.support.logs import MadeLog, record
 
@@ -102,10 +102,10 @@ def test_spark_says_what_the_command_says(spark: SparkSession, store: S3Store, l
     sound = both(spark, store, logs)
     assert all(report.is_sound for report in sound)
     assert [report.records for report in sound] == [600, 300, 301]
-    plants: list[tuple[int, Callable[[MadeLog], None], Kind]] = [
-        (0, call_dirty_clean, Kind.RECORD_SUPERSEDED),
-        (1, lose_what_a_pass_kept, Kind.RECORD_LOST),
-        (2, flip, Kind.SEGMENT_CHECKSUM),
+    plants: list[tuple[int, Callable[[MadeLog], None], FindingKind]] = [
+        (0, call_dirty_clean, FindingKind.RECORD_SUPERSEDED),
+        (1, lose_what_a_pass_kept, FindingKind.RECORD_LOST),
+        (2, flip, FindingKind.SEGMENT_CHECKSUM),
     ]
     for partition, plant, _ in plants:
         plant(logs[partition])
@@ -114,5 +114,5 @@ def test_spark_says_what_the_command_says(spark: SparkSession, store: S3Store, l
     lose_a_segment(logs[0])
     logs[1].store.delete(logs[1].place.manifest_key)
     found = both(spark, store, logs)
-    assert Kind.SEGMENT_MISSING in {f.kind for f in found[0].damage}
-    assert [f.kind for f in found[1].damage] == [Kind.MANIFEST_LOST]
+    assert FindingKind.SEGMENT_MISSING in {f.kind for f in found[0].damage}
+    assert [f.kind for f in found[1].damage] == [FindingKind.MANIFEST_LOST]

@@ -18,7 +18,7 @@ from keyfold.errors import OffsetOutOfRange, SnapshotLost
 from keyfold.log.record import Record
 from keyfold.read.log import Log
 from keyfold.runtime.clock import Clock, ManualClock
-from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind, SimulatedCrash
+from keyfold.store.wrappers.faults import Fault, FaultKind, FaultyStore, SimulatedCrash
 from keyfold_compactor.decide.settings import TopicSettings
 from keyfold_compactor.report.report import PartitionOutcome
 from tests.property.test_replica_faults import CASES, SIDES, calls_of
@@ -205,7 +205,7 @@ def test_a_lease_of_a_compactor_that_died_before_the_clock_went_back_says_until_
     sink = Sink.open(life.connection, clock=life.process)
     for batch in BATCHES:
         life.append(sink, batch)
-    dying = FaultyStore(life.store, [Fault(lambda call: call.operation == "get_range", Kind.CRASH_BEFORE)])
+    dying = FaultyStore(life.store, [Fault(lambda call: call.operation == "get_range", FaultKind.CRASH_BEFORE)])
     with pytest.raises(SimulatedCrash):
         clean(dying, NO_WAITS, clock=life.process, seed=2)
     life.store.shown.jump(-HOUR_MS)

@@ -20,7 +20,7 @@ from keyfold.log.manifest import Manifest
 from keyfold.log.record import Record
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
-from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind, SimulatedCrash, kinds_of
+from keyfold.store.wrappers.faults import Fault, FaultKind, FaultyStore, SimulatedCrash, kinds_of
 from keyfold_compactor.decide.min_garbage import LogsBelowMinGarbage
 from keyfold_compactor.decide.settings import TopicSettings
 from tests.support.cleaning import PLACE, clean, latest, load, memory_log, new_run, read_all, record
@@ -136,10 +136,10 @@ class World:
     def die(self, whole: TopicSettings, values: dict[str, object]) -> None:
         """A run whose process ends at one of its calls; what was on its way may land much later."""
         at = self.random.randrange(1, 40)
-        kind = self.random.choice([Kind.CRASH_BEFORE, Kind.CRASH_AFTER, Kind.CRASH_LATE])
+        kind = self.random.choice([FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER, FaultKind.CRASH_LATE])
         faults = [
             Fault(lambda call: call.number == at and kind in kinds_of(call.operation), kind),
-            Fault(lambda call: call.number == at, Kind.CRASH_BEFORE),
+            Fault(lambda call: call.number == at, FaultKind.CRASH_BEFORE),
         ]
         store = FaultyStore(self.store, faults)
         with contextlib.suppress(SimulatedCrash):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from keyfold.log.record import Record
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
-from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind, SimulatedCrash
+from keyfold.store.wrappers.faults import Call, Fault, FaultKind, FaultyStore, SimulatedCrash
 from keyfold_compactor.decide.settings import TopicSettings
 from keyfold_compactor.report.report import PartitionOutcome
 from tests.property.test_min_garbage_model import check
@@ -81,7 +81,7 @@ def test_a_pass_in_parts_keeps_every_promise_wherever_it_ends(data: st.DataObjec
 def crash(random: Random) -> Fault:
     """The process ends before one of its requests, or right after one that writes has landed."""
     if random.random() < 0.5:
-        return Fault(random.randrange(1, 40), Kind.CRASH_BEFORE)
+        return Fault(random.randrange(1, 40), FaultKind.CRASH_BEFORE)
     left = random.randrange(1, 14)
 
     def is_hit(call: Call) -> bool:
@@ -89,7 +89,7 @@ def crash(random: Random) -> Fault:
         left -= call.operation == "put"
         return left == 0 and call.operation == "put"
 
-    return Fault(is_hit, Kind.CRASH_AFTER)
+    return Fault(is_hit, FaultKind.CRASH_AFTER)
 
 
 def some_pass(store: MemoryStore, clock: ManualClock, random: Random) -> bool:

@@ -14,7 +14,7 @@ from functools import cache, partial
 import pytest
 
 from keyfold.log.names import parse_name
-from keyfold.store.wrappers.faults import Call, Fault, Kind, SimulatedCrash, every_fault, kinds_of
+from keyfold.store.wrappers.faults import Call, Fault, FaultKind, SimulatedCrash, every_fault, kinds_of
 from tests.support.cleaning import EAGER, PLACE, load, object_names, record
 from tests.support.replica_oracle import REPLICA_PLACE, differences
 from tests.support.replica_pair import Pair, Process
@@ -82,7 +82,7 @@ def littered(pair: Pair) -> None:
         return len(objects) == 5
 
     with pytest.raises(SimulatedCrash):
-        pair.process(replica_faults=[Fault(is_fifth, Kind.CRASH_BEFORE)]).once()
+        pair.process(replica_faults=[Fault(is_fifth, FaultKind.CRASH_BEFORE)]).once()
     assert object_names(pair.replica, REPLICA_PLACE)
     pair.compact(EAGER)
     pair.compact(EAGER)
@@ -139,7 +139,7 @@ def calls_of(name: str) -> tuple[tuple[Call, ...], tuple[Call, ...]]:
     return tuple(process.source.calls), tuple(process.replica.calls)
 
 
-def params(kinds: frozenset[Kind] = frozenset(Kind)) -> list[object]:
+def params(kinds: frozenset[FaultKind] = frozenset(FaultKind)) -> list[object]:
     """A parameter for each fault of each case."""
     return [
         pytest.param(name, side, fault, id=f"{name}-{side}-{fault.at}-{fault.kind.value}")
@@ -164,7 +164,7 @@ def check_sent(pair: Pair, name: str, side: str, fault: Fault) -> None:
     """Each object went out once; one whose answer was lost, or that is still on its way, may go out again."""
     assert isinstance(fault.at, int)
     call = calls_of(name)[SIDES.index(side)][fault.at - 1]
-    is_unknown = fault.kind in {Kind.LOST_ANSWER, Kind.LATE, Kind.CRASH_LATE}
+    is_unknown = fault.kind in {FaultKind.LOST_ANSWER, FaultKind.LATE, FaultKind.CRASH_LATE}
     again = call.key.removeprefix(REPLICA_PLACE.folder) if side == "replica" and is_unknown else ""
     twice = {sent: count for sent, count in pair.replica.sent.items() if count > 1 + (sent == again)}
     assert not twice, f"sent more than once: {twice}"
@@ -183,7 +183,7 @@ def test_a_fault_at_any_call_of_a_round_leaves_a_state_of_the_source_and_the_nex
 
 
 @pytest.mark.sharded
-@pytest.mark.parametrize(("name", "side", "fault"), params(frozenset({Kind.LATE, Kind.CRASH_LATE})))
+@pytest.mark.parametrize(("name", "side", "fault"), params(frozenset({FaultKind.LATE, FaultKind.CRASH_LATE})))
 def test_a_request_of_a_replicator_that_lands_after_the_next_process_has_finished_changes_nothing(
     name: str, side: str, fault: Fault
 ) -> None:
@@ -198,7 +198,7 @@ def test_a_request_of_a_replicator_that_lands_after_the_next_process_has_finishe
 @pytest.mark.parametrize("name", ["first, pinned", "cleaned", "purged", "littered"])
 def test_a_process_that_only_meets_faults_goes_on_by_itself(name: str, sharded: Sharded) -> None:
     """No new process: the same one, once the store answers again. Its round may fail, its next ones do not."""
-    patient = {Kind.UNAVAILABLE, Kind.LOST_ANSWER, Kind.CONFLICT}
+    patient = {FaultKind.UNAVAILABLE, FaultKind.LOST_ANSWER, FaultKind.CONFLICT}
     cases = [
         (side, call, kind)
         for side, calls in zip(SIDES, calls_of(name), strict=True)
@@ -264,7 +264,7 @@ def test_a_source_that_is_cleaned_at_any_call_of_a_round_is_planned_again(
 @pytest.mark.parametrize("side", SIDES)
 def test_with_one_side_away_nothing_is_lost_and_the_process_goes_on_when_it_is_back(side: str) -> None:
     with CASES["cleaned"].pair() as pair:
-        away = Fault(lambda _call: True, Kind.UNAVAILABLE, times=10**6)
+        away = Fault(lambda _call: True, FaultKind.UNAVAILABLE, times=10**6)
         process = CASES["cleaned"].process(pair)
         for _ in range(3):
             store = process.store(side)

@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 from keyfold.errors import IsReplica, KeyfoldError, ReplicaDiverged
 from keyfold.log.manifest import content
 from keyfold.store.api import ObjectStore
-from keyfold.store.wrappers.faults import Chaos, FaultyStore, Kind, SimulatedCrash
+from keyfold.store.wrappers.faults import Chaos, FaultKind, FaultyStore, SimulatedCrash
 from tests.support.interleave import Interleaving
 from tests.support.replica_twins import Replicator, Twins, appends, cleans, name_of
 
 SEEDS = st.integers(0, 2**63)
-DYING = (*Kind,)
+DYING = (*FaultKind,)
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)  # a smaller seed is no simpler
 
 

@@ -23,7 +23,7 @@ from keyfold.log.edits import Edit
 from keyfold.log.manifest import Manifest, stamped
 from keyfold.read.log import Log
 from keyfold.runtime.clock import NEVER_MS
-from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind, SimulatedCrash
+from keyfold.store.wrappers.faults import Fault, FaultKind, FaultyStore, SimulatedCrash
 from keyfold_replicator.state.states import SyncState
 from tests.property import lives
 from tests.property.test_log_machine import CHOICES, ROWS, LogMachine, Reader, Rows
@@ -35,7 +35,7 @@ from tests.support.tiers import Sharded
 
 SIDES = st.sampled_from(["source", "replica"])
 CALLS = st.integers(1, 25)
-AWAY = Fault(lambda _call: True, Kind.UNAVAILABLE, times=1 << 40)
+AWAY = Fault(lambda _call: True, FaultKind.UNAVAILABLE, times=1 << 40)
 PINS = st.sampled_from([0, 1_000, 1 << 60])
 NO_HOLD_ENDS = 1 << 60
 

@@ -15,13 +15,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from keyfold.log.names import Place
 from keyfold.log.record import Record
 from keyfold.runtime.clock import ManualClock
-from keyfold.store.wrappers.faults import Call, Fault, Kind, SimulatedCrash
+from keyfold.store.wrappers.faults import Call, Fault, FaultKind, SimulatedCrash
 from keyfold.verify.partition import verify_partition
 from tests.support.logs import MadeLog, latest_of, record
 from tests.support.replica_command import Buckets, Command, read
 
 PLACE = Place("topics", "users", 0)
-KINDS = (Kind.CRASH_BEFORE, Kind.CRASH_AFTER, Kind.CRASH_LATE, Kind.LOST_ANSWER)
+KINDS = (FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER, FaultKind.CRASH_LATE, FaultKind.LOST_ANSWER)
 
 
 class Roles(RuleBasedStateMachine):
@@ -85,7 +85,7 @@ class Roles(RuleBasedStateMachine):
         self.register()
 
     @rule(side=st.booleans(), number=st.integers(1, 12), kind=st.sampled_from(KINDS))
-    def switch_over_that_dies(self, side: bool, number: int, kind: Kind) -> None:
+    def switch_over_that_dies(self, side: bool, number: int, kind: FaultKind) -> None:
         left = [number]
 
         def is_it(call: Call) -> bool:

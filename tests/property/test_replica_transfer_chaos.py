@@ -18,7 +18,7 @@ from keyfold.runtime.retry import Backoff, RetryPolicy
 from keyfold.store.api import Create, ObjectStore, PutResult
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.counting import CountedStore
-from keyfold.store.wrappers.faults import Chaos, Fault, FaultyStore, Kind, SimulatedCrash, kinds_of
+from keyfold.store.wrappers.faults import Chaos, Fault, FaultKind, FaultyStore, SimulatedCrash, kinds_of
 from keyfold_replicator.copy.jobs import CopyJob
 from keyfold_replicator.copy.transfer import Transfer
 from tests.support.tiers import Sharded
@@ -74,8 +74,8 @@ def left(jobs: Sequence[CopyJob], target: Judge) -> list[CopyJob]:
     return [job for job in jobs if job.key in missing]
 
 
-@pytest.mark.parametrize("kind", [Kind.CRASH_BEFORE, Kind.CRASH_AFTER])
-def test_wherever_a_process_dies_each_byte_arrives_once(kind: Kind, sharded: Sharded) -> None:
+@pytest.mark.parametrize("kind", [FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER])
+def test_wherever_a_process_dies_each_byte_arrives_once(kind: FaultKind, sharded: Sharded) -> None:
     source, target, jobs = scene()
     clean = FaultyStore(target)
     copy(source, clean, jobs)
@@ -96,8 +96,8 @@ def test_wherever_a_process_dies_each_byte_arrives_once(kind: Kind, sharded: Sha
 def test_a_storm_at_both_ends(seed: int, server: str) -> None:
     source, target, jobs = scene(server)
     dice = Random(seed)
-    crashes = (Kind.CRASH_BEFORE, Kind.CRASH_AFTER, Kind.CRASH_LATE)
-    passing = (Kind.UNAVAILABLE, Kind.LOST_ANSWER, Kind.LATE, Kind.CONFLICT)
+    crashes = (FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER, FaultKind.CRASH_LATE)
+    passing = (FaultKind.UNAVAILABLE, FaultKind.LOST_ANSWER, FaultKind.LATE, FaultKind.CONFLICT)
     stores: list[FaultyStore] = []
     for turn in range(60):
         kinds = passing + (crashes if dice.random() < 0.5 else ())

@@ -15,9 +15,9 @@ import pytest
 from keyfold.errors import KeyfoldError, OffsetOutOfRange
 from keyfold.log.record import Record
 from keyfold.read.log import Log
-from keyfold.restore.partition import Settings
-from keyfold.restore.run import Request, Restore
-from keyfold.restore.selection import Selection
+from keyfold.restore.partition import RestoreSettings
+from keyfold.restore.run import Restore, RestoreRequest
+from keyfold.restore.selection import RestoreSelection
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.wrappers.faults import SimulatedCrash
 from tests.support.cleaning import EAGER, PLACE, Sink, clean, record
@@ -35,7 +35,7 @@ class World:
     random: Random = field(init=False)
     clock: ManualClock = field(default_factory=ManualClock)
     passes: int = 0
-    request: Request = field(init=False)
+    request: RestoreRequest = field(init=False)
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
@@ -67,7 +67,7 @@ class World:
     def log(self) -> Log:
         return Log(self.store, PLACE.topics_dir, PLACE.topic, clock=self.clock, random=self.random)
 
-    def restore(self, request: Request, number: int) -> bool:
+    def restore(self, request: RestoreRequest, number: int) -> bool:
         """One run; whether it came to its end."""
         self.request = request
         # No more than some of a run's sends: then it dies, and what was under way lands in part.
@@ -97,7 +97,9 @@ class World:
 @pytest.mark.parametrize("seed", range(25))
 def test_each_record_lands_once_and_the_state_is_the_logs(seed: int, latest: bool) -> None:
     world = World(seed, 10**12)
-    request = Request(PLACE.topic, Selection(latest=latest), Settings(offset_header=OFFSET, window_records=7))
+    request = RestoreRequest(
+        PLACE.topic, RestoreSelection(latest=latest), RestoreSettings(offset_header=OFFSET, window_records=7)
+    )
     number = 0
     while not world.restore(request, number):
         number += 1
@@ -109,7 +111,9 @@ def test_each_record_lands_once_and_the_state_is_the_logs(seed: int, latest: boo
 @pytest.mark.parametrize("seed", range(25))
 def test_a_tombstone_that_went_too_early_is_an_error_and_never_a_key_that_lives_on(seed: int, latest: bool) -> None:
     world = World(seed, 0)
-    request = Request(PLACE.topic, Selection(latest=latest), Settings(offset_header=OFFSET, window_records=7))
+    request = RestoreRequest(
+        PLACE.topic, RestoreSelection(latest=latest), RestoreSettings(offset_header=OFFSET, window_records=7)
+    )
     for number in range(40):
         try:
             if world.restore(request, number):
@@ -133,7 +137,7 @@ def _check(world: World) -> None:
     )
     # The end of the restore is the end of the last version that was read; what was appended behind it is not in it.
     (result,) = Restore(
-        world.log(), world.topic, Request(PLACE.topic, world.request.selection, world.request.settings),
+        world.log(), world.topic, RestoreRequest(PLACE.topic, world.request.selection, world.request.settings),
         clock=world.clock, random=world.random, holder="look",
     ).look().finished  # fmt: skip
     end = result.source_end

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from keyfold.log.decode import read_records
 from keyfold.store.memory import MemoryStore
-from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind, SimulatedCrash
+from keyfold.store.wrappers.faults import Fault, FaultKind, FaultyStore, SimulatedCrash
 from keyfold.verify.partition import verify_partition
 from keyfold_sink.validate.record_validation import RecordValidation
 from keyfold_sink.write.partition import PartitionWriter
@@ -24,7 +24,7 @@ from keyfold_sink.write.skips import Skips
 from tests.support.sink_desk import PLACE, Desk, FakeChecks, FakeTopic, MakeDesk, desks, message
 
 VALUES = (b"good", b"!a", b"!b", b"?maybe")
-CRASHES = (Kind.CRASH_BEFORE, Kind.CRASH_AFTER, Kind.CRASH_LATE)
+CRASHES = (FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER, FaultKind.CRASH_LATE)
 
 Step = tuple[Any, ...]
 STEPS = st.one_of(
@@ -88,7 +88,7 @@ class World:
     def do_roll(self) -> None:
         self.desk.commit_later()
 
-    def do_crash(self, kind: Kind, calls: int) -> None:
+    def do_crash(self, kind: FaultKind, calls: int) -> None:
         """The process dies at one of its next calls of the store, or where it stands."""
         at = len(self.store.calls) + calls
         self.store.add(Fault(at, kind))

@@ -15,7 +15,7 @@ import pytest
 
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
-from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind, SimulatedCrash, every_fault
+from keyfold.store.wrappers.faults import Call, Fault, FaultKind, FaultyStore, SimulatedCrash, every_fault
 from keyfold_compactor.decide.settings import Encoding
 from keyfold_compactor.execute import local
 from keyfold_compactor.execute.rewrite import OVERLAP_BYTES_MIN, rewrite_unit
@@ -122,9 +122,9 @@ def test_a_request_that_lands_after_the_next_run_changes_nothing(fault: Fault) -
 
 
 @pytest.mark.parametrize("operation", ["start_upload", "upload.write", "upload.complete"])
-@pytest.mark.parametrize("kind", [Kind.UNAVAILABLE, Kind.LOST_ANSWER])
+@pytest.mark.parametrize("kind", [FaultKind.UNAVAILABLE, FaultKind.LOST_ANSWER])
 def test_a_store_that_stays_away_fails_the_partition_and_leaves_what_can_be_collected(
-    operation: str, kind: Kind
+    operation: str, kind: FaultKind
 ) -> None:
     store, clock = prepared()
     before = read_all(store)
@@ -159,7 +159,9 @@ def test_an_upload_that_the_store_has_lost_is_made_again_under_another_name() ->
 
 def test_a_store_that_loses_every_upload_is_not_asked_for_ever() -> None:
     store, clock = prepared()
-    faulty = FaultyStore(store, [Fault(lambda call: call.operation == "upload.complete", Kind.CONFLICT, times=10**6)])
+    faulty = FaultyStore(
+        store, [Fault(lambda call: call.operation == "upload.complete", FaultKind.CONFLICT, times=10**6)]
+    )
     (report,) = run(faulty, clock).partitions
     assert report.outcome is PartitionOutcome.FAILED
     assert sum(call.operation == "start_upload" for call in faulty.calls) == 2 * UNITS
@@ -168,7 +170,7 @@ def test_a_store_that_loses_every_upload_is_not_asked_for_ever() -> None:
 
 def test_a_killed_compactors_parts_go_with_the_next_claim() -> None:
     store, clock = prepared()
-    kill = Fault(lambda call: call.operation == "upload.complete", Kind.CRASH_BEFORE)
+    kill = Fault(lambda call: call.operation == "upload.complete", FaultKind.CRASH_BEFORE)
     with contextlib.suppress(SimulatedCrash):
         run(FaultyStore(store, [kill]), clock)
     (left,) = store.list_uploads(PLACE.folder)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from keyfold.log.record import Record
 from keyfold.read.log import Log
 from keyfold.verify.compare import Extent, compare_partition
-from keyfold.verify.findings import Kind
+from keyfold.verify.findings import FindingKind
 from tests.support.logs import MadeLog, record
 from tests.unit.verify.test_compare_with_kafka import FakeTopic
 
@@ -101,5 +101,5 @@ def test_a_record_that_nothing_superseded_is_missed(rows: list[tuple[str | None,
     if lost.is_tombstone and lost.offset <= made.manifest.purged_to:
         return  # that is how a purged one looks
     assert [f.kind for f in found if f.offset == lost.offset] == [
-        Kind.TOMBSTONE_LOST if lost.is_tombstone else Kind.RECORD_LOST
+        FindingKind.TOMBSTONE_LOST if lost.is_tombstone else FindingKind.RECORD_LOST
     ]

@@ -12,7 +12,7 @@ from keyfold.log.objects import create_object
 from keyfold.log.partition_log import CompactorSession, PartitionLog, Replacement, SinkSession, Swap
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
-from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind
+from keyfold.store.wrappers.faults import Call, Fault, FaultKind, FaultyStore
 from tests.support.manifests import entry
 
 PLACE = Place("topics", "users", 0)
@@ -27,7 +27,7 @@ class Process:
         self.clock = ManualClock()
         self.log = PartitionLog(self.store, PLACE, clock=self.clock, random=Random(seed), patience_s=patience_s)
 
-    def at_manifest_put(self, kind: Kind, *, number: int = 1, times: int = 1) -> None:
+    def at_manifest_put(self, kind: FaultKind, *, number: int = 1, times: int = 1) -> None:
         """Let the `number`-th manifest PUT from here fail, and as many of the following ones as `times` says."""
         seen = 0
 

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from keyfold.export.request import Request
+from keyfold.export.request import ExportRequest
 from keyfold.export.run import export
-from keyfold.export.target import Target
+from keyfold.export.target import ExportTarget
 from keyfold.export.target_bucket import BucketTarget
 from keyfold.export.target_folder import FolderTarget
 from keyfold.read.log import Log
@@ -33,7 +33,7 @@ class Bucket:
 
     def __init__(self, run: str = "0000abcd", store: MemoryStore | None = None) -> None:
         self.store = store or MemoryStore("lake")
-        self.target: Target = BucketTarget(self.store, "out", patience())
+        self.target: ExportTarget = BucketTarget(self.store, "out", patience())
 
     def names(self) -> list[str]:
         return [info.key.removeprefix("out/") for info in self.store.list("out/")]
@@ -50,7 +50,7 @@ class Folder:
 
     def __init__(self, path: Path, run: str = "0000abcd") -> None:
         self.path = path
-        self.target: Target = FolderTarget(path, run)
+        self.target: ExportTarget = FolderTarget(path, run)
 
     def names(self) -> list[str]:
         return sorted(path.name for path in self.path.iterdir()) if self.path.exists() else []
@@ -72,7 +72,7 @@ def log_of(made: MadeLog) -> Log:
 
 
 def exported(made: MadeLog, place: Seen, run: str = "0000abcd", **asked: Any) -> Any:
-    request = Request(**{"partitions": (0,), **asked})
+    request = ExportRequest(**{"partitions": (0,), **asked})
     return export(log_of(made), place.target, request, run=run, clock=made.clock)
 
 

@@ -13,7 +13,7 @@ from random import Random
 from keyfold.log.record import CREATE_TIME, Record
 from keyfold.restore.errors import TargetMoved
 from keyfold.restore.rows import Row
-from keyfold.restore.target import Ends, TargetTopic
+from keyfold.restore.target import TargetEnds, TargetTopic
 from keyfold.store.wrappers.faults import SimulatedCrash
 
 
@@ -60,8 +60,8 @@ class FakeTopic:
     def log(self, partition: int) -> list[Record | None]:
         return self.records_of.setdefault(partition, [])
 
-    def ends(self, partition: int) -> Ends:
-        return Ends(self.start_of.get(partition, 0), len(self.log(partition)))
+    def ends(self, partition: int) -> TargetEnds:
+        return TargetEnds(self.start_of.get(partition, 0), len(self.log(partition)))
 
     def records(self, partition: int, start: int, end: int) -> Iterator[Record]:
         return (r for r in self.log(partition)[start:end] if r is not None)

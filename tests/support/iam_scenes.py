@@ -21,7 +21,7 @@ from keyfold.log.first_copy import FirstCopy
 from keyfold.log.names import FIRST_COPY_NAME, Place, Role, new_name
 from keyfold.log.record import Record
 from keyfold.read.log import Log
-from keyfold.restore.run import Request, Restore
+from keyfold.restore.run import Restore, RestoreRequest
 from keyfold.runtime.clock import ManualClock, SystemClock
 from keyfold.store.api import MIN_PART_BYTES, Create, ObjectStore, StoreLocation
 from keyfold.store.pacing import Pacer
@@ -397,7 +397,13 @@ def restored(stage: Stage, journal: Stage, user: str) -> None:
         log = Log(stage.store(user), TOPICS_DIR, TOPIC, clock=clock, random=Random(seed))
         store = journal.store(user)
         one = Restore(
-            log, topic, Request(TOPIC), clock=clock, random=Random(seed), holder=f"run {seed}", journal_store=store
+            log,
+            topic,
+            RestoreRequest(TOPIC),
+            clock=clock,
+            random=Random(seed),
+            holder=f"run {seed}",
+            journal_store=store,
         )
         outcome = one.run(one.look())
         assert not outcome.failures, outcome.failures

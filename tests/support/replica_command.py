@@ -22,7 +22,7 @@ from keyfold.store.api import ObjectStore, StoreLocation
 from keyfold.store.memory import MemoryStore
 from keyfold.store.pacing import Pacer
 from keyfold.store.s3 import S3Location
-from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind
+from keyfold.store.wrappers.faults import Call, Fault, FaultKind, FaultyStore
 from tests.support.logs import MadeLog, records
 
 SOURCE = "s3://log/topics"
@@ -71,7 +71,7 @@ class Buckets:
         def is_away(_call: Call) -> bool:
             return name in self.away
 
-        return FaultyStore(inner, [Fault(is_away, Kind.UNAVAILABLE, times=10**9)])
+        return FaultyStore(inner, [Fault(is_away, FaultKind.UNAVAILABLE, times=10**9)])
 
     def open(self, location: StoreLocation, pacer: Pacer | None) -> ObjectStore:
         """What a command opens."""

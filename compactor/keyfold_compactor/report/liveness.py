@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from keyfold.replicas.after_run import ReplicaRound, Replicate
-from keyfold.runtime.health import Vitals
+from keyfold.runtime.health import Liveness
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report.progress import RunProgress
 from keyfold_compactor.report.report import RunObserver, RunReport
@@ -31,7 +31,7 @@ def quiet_max_s(options: CompactOptions) -> float:
 class LivenessProgress:
     """A `RunProgress` that reports each step as a sign of life."""
 
-    def __init__(self, inner: RunProgress, vitals: Vitals) -> None:
+    def __init__(self, inner: RunProgress, vitals: Liveness) -> None:
         self._inner = inner
         self._vitals = vitals
 
@@ -50,7 +50,7 @@ class LivenessProgress:
 class LivenessObserver:
     """A `RunObserver` that reports how runs end. Failed partitions do not count: the report covers them."""
 
-    def __init__(self, inner: RunObserver, vitals: Vitals) -> None:
+    def __init__(self, inner: RunObserver, vitals: Liveness) -> None:
         self._inner = inner
         self._vitals = vitals
 
@@ -70,7 +70,7 @@ class LivenessObserver:
         self._inner.run_failed()
 
 
-def with_liveness(replicate: Replicate, vitals: Vitals) -> Replicate:
+def with_liveness(replicate: Replicate, vitals: Liveness) -> Replicate:
     """Wrap replication so that it reports a sign of life whenever it asks whether to stop, several times a second."""
 
     def replicating(should_stop: Callable[[], bool]) -> Sequence[ReplicaRound]:

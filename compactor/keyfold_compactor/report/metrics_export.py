@@ -10,14 +10,14 @@ from collections.abc import Iterator
 
 from keyfold.replicas.after_run import MetricsRegistry
 from keyfold.runtime.clock import Clock
-from keyfold.runtime.health import Checked
+from keyfold.runtime.health import Probed
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report.report import NoRunObserver, RunObserver
 
 
 @contextlib.contextmanager
 def measuring(
-    options: CompactOptions, clock: Clock, *, is_once: bool, checked: Checked | None = None
+    options: CompactOptions, clock: Clock, *, is_once: bool, checked: Probed | None = None
 ) -> Iterator[RunObserver]:
     """Yield the observer of runs. Raise `ConfigError` if metrics cannot be served as configured.
 

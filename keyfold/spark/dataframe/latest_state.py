@@ -29,7 +29,7 @@ from keyfold.formats.format import FormatName
 from keyfold.read.log import open_log
 from keyfold.spark.dataframe.formats import Mode, ReaderSchema, Typing
 from keyfold.spark.dataframe.paths import EngineName
-from keyfold.spark.dataframe.pins import Pin, head_and_tail, pin_log
+from keyfold.spark.dataframe.pins import PartitionSnapshot, head_and_tail, pin_log
 from keyfold.spark.dataframe.read_log import at_one_moment, engine_for
 from keyfold.spark.dataframe.scan import Engine, scan_index, scan_records
 from keyfold.spark.dataframe.typed_columns import typed
@@ -69,14 +69,16 @@ def latest_state(
     with open_log(url, topic, store=store) as log:
         chosen = engine_for(spark, url, log, engine, root)
 
-        def make(pins: tuple[Pin, ...]) -> DataFrame:
+        def make(pins: tuple[PartitionSnapshot, ...]) -> DataFrame:
             return _latest(spark, chosen, pins, broadcast_head_records)
 
         frame = at_one_moment(lambda: pin_log(log, wanted), make)
         return typed(frame, log, (key, value), wanted)
 
 
-def _latest(spark: SparkSession, engine: Engine, pins: Sequence[Pin], broadcast_head_records: int) -> DataFrame:
+def _latest(
+    spark: SparkSession, engine: Engine, pins: Sequence[PartitionSnapshot], broadcast_head_records: int
+) -> DataFrame:
     heads, tails = head_and_tail(pins)
     if not heads:
         return _valued(scan_records(spark, engine, tails))

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from keyfold.errors import ConfigError
 from keyfold.log.names import topic_folder
-from keyfold.spark.dataframe.pins import Pin
+from keyfold.spark.dataframe.pins import PartitionSnapshot
 from keyfold.spark.jvm import has_class, has_file_system, jvm_of
 from keyfold.store.location import parse_url
 
@@ -37,11 +37,11 @@ class Root:
 
     uri: str
 
-    def path(self, pin: Pin, name: str) -> str:
+    def path(self, pin: PartitionSnapshot, name: str) -> str:
         """Where an object is that the pin's manifest names."""
         return f"{self.uri}/{pin.place.key(name)}"
 
-    def topic(self, pins: Sequence[Pin]) -> str:
+    def topic(self, pins: Sequence[PartitionSnapshot]) -> str:
         """The topic's folder: below it Spark finds the partition in a path."""
         place = pins[0].place
         head = f"{place.topics_dir}/" if place.topics_dir else ""

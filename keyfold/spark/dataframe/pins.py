@@ -74,7 +74,7 @@ def _ms(name: str, when: When) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Pin:
+class PartitionSnapshot:
     """One version of one partition's log, and the offsets `[start, end)` of it that are wanted."""
 
     place: Place
@@ -102,7 +102,7 @@ class Pin:
         """Records in the segments that are opened: at least as many as are wanted."""
         return sum(entry.record_count for entry in self.entries)
 
-    def cut(self, start: int, end: int) -> Pin:
+    def cut(self, start: int, end: int) -> PartitionSnapshot:
         """The same version between other offsets."""
         return replace(self, start=start, end=end)
 
@@ -114,7 +114,7 @@ def pin_log(
     from_offset: Offsets = None,
     to_offset: Offsets = None,
     times: Times = ANY_TIME,
-) -> tuple[Pin, ...]:
+) -> tuple[PartitionSnapshot, ...]:
     """Read the newest manifest of each partition (None: of all that there are), in partition order.
 
     Raises `TopicNotFound`, `LogNotFound`, `OffsetOutOfRange`, `ConfigError`, and what `Log.manifest` raises.
@@ -136,7 +136,7 @@ def pin_log(
     )
 
 
-def _pin(place: Place, manifest: Manifest, from_offset: Offsets, to_offset: Offsets, times: Times) -> Pin:
+def _pin(place: Place, manifest: Manifest, from_offset: Offsets, to_offset: Offsets, times: Times) -> PartitionSnapshot:
     end = manifest.next_offset
     upto = to_offset.get(place.partition) if isinstance(to_offset, Mapping) else to_offset
     if upto is not None:
@@ -149,7 +149,7 @@ def _pin(place: Place, manifest: Manifest, from_offset: Offsets, to_offset: Offs
         raise _before_start(manifest, from_offset)
     else:
         start = from_offset  # one number for all: a partition that ends before it has nothing to give
-    return Pin(place, manifest, start, end, times)
+    return PartitionSnapshot(place, manifest, start, end, times)
 
 
 def _before_start(manifest: Manifest, from_offset: int) -> OffsetOutOfRange:
@@ -161,7 +161,9 @@ def _before_start(manifest: Manifest, from_offset: int) -> OffsetOutOfRange:
     )
 
 
-def head_and_tail(pins: Sequence[Pin]) -> tuple[tuple[Pin, ...], tuple[Pin, ...]]:
+def head_and_tail(
+    pins: Sequence[PartitionSnapshot],
+) -> tuple[tuple[PartitionSnapshot, ...], tuple[PartitionSnapshot, ...]]:
     """The dirty head and the clean tail of each partition, those without segments left out.
 
     In the tail, below `first_dirty_offset`, a key occurs once; the head holds what was appended since.

@@ -23,7 +23,7 @@ from keyfold.formats.format import FormatName
 from keyfold.read.log import Log, open_log
 from keyfold.spark.dataframe.formats import Mode, ReaderSchema, Typing
 from keyfold.spark.dataframe.paths import EngineName, choose_engine
-from keyfold.spark.dataframe.pins import Offsets, Pin, Times, When, pin_log
+from keyfold.spark.dataframe.pins import Offsets, PartitionSnapshot, Times, When, pin_log
 from keyfold.spark.dataframe.scan import Engine, scan_records
 from keyfold.spark.dataframe.scan_jvm import JvmEngine
 from keyfold.spark.dataframe.scan_tasks import TaskEngine
@@ -83,7 +83,7 @@ def read_log(
     wanted = None if partitions is None else list(partitions)
     with open_log(url, topic, store=store) as log:
 
-        def pin() -> tuple[Pin, ...]:
+        def pin() -> tuple[PartitionSnapshot, ...]:
             return pin_log(log, wanted, from_offset=from_offset, to_offset=to_offset, times=times)
 
         chosen = engine_for(spark, url, log, engine, root)
@@ -99,7 +99,9 @@ def engine_for(spark: SparkSession, url: str, log: Log, engine: EngineName, root
     return TaskEngine(spark, location_of(log.store))
 
 
-def at_one_moment(pin: Callable[[], tuple[Pin, ...]], make: Callable[[tuple[Pin, ...]], _T]) -> _T:
+def at_one_moment(
+    pin: Callable[[], tuple[PartitionSnapshot, ...]], make: Callable[[tuple[PartitionSnapshot, ...]], _T]
+) -> _T:
     """Call `make` with pins, and with newer ones if Spark, which checks that files exist, finds a deleted file.
 
     Nothing has been read by then, so starting again does not mix versions.

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from pyspark.sql import Column, DataFrame, SparkSession, types
 from pyspark.sql import functions as fn
 
-from keyfold.spark.dataframe.pins import Pin, Times
+from keyfold.spark.dataframe.pins import PartitionSnapshot, Times
 
 _HEADER: Final = types.StructType().add("name", types.StringType()).add("value", types.BinaryType())
 RECORDS: Final = (
@@ -40,14 +40,14 @@ INDEX: Final = (
 class Engine(Protocol):
     """Opens the segments, or the indexes, of pins. Which rows come out is left to the caller."""
 
-    def records(self, pins: Sequence[Pin]) -> DataFrame:
+    def records(self, pins: Sequence[PartitionSnapshot]) -> DataFrame:
         """All records of the segments of `pins`, in the columns of `RECORDS`."""
 
-    def index(self, pins: Sequence[Pin]) -> DataFrame:
+    def index(self, pins: Sequence[PartitionSnapshot]) -> DataFrame:
         """All rows of the indexes of `pins`, in the columns of `INDEX`."""
 
 
-def scan_records(spark: SparkSession, engine: Engine, pins: Sequence[Pin]) -> DataFrame:
+def scan_records(spark: SparkSession, engine: Engine, pins: Sequence[PartitionSnapshot]) -> DataFrame:
     """The records of `pins` that are within their bounds."""
     opened = [pin for pin in pins if pin.entries]
     if not opened:
@@ -57,7 +57,7 @@ def scan_records(spark: SparkSession, engine: Engine, pins: Sequence[Pin]) -> Da
     return frame if times.are_all else frame.where(_is_at(times))
 
 
-def scan_index(spark: SparkSession, engine: Engine, pins: Sequence[Pin]) -> DataFrame:
+def scan_index(spark: SparkSession, engine: Engine, pins: Sequence[PartitionSnapshot]) -> DataFrame:
     """The index rows of `pins` that are within their offsets."""
     opened = [pin for pin in pins if pin.entries]
     if not opened:
@@ -65,7 +65,7 @@ def scan_index(spark: SparkSession, engine: Engine, pins: Sequence[Pin]) -> Data
     return _within(engine.index(opened), opened)
 
 
-def _within(frame: DataFrame, pins: Sequence[Pin]) -> DataFrame:
+def _within(frame: DataFrame, pins: Sequence[PartitionSnapshot]) -> DataFrame:
     cut = [pin for pin in pins if pin.is_cut]
     if not cut:
         return frame

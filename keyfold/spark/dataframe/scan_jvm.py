@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from keyfold.spark.dataframe.paths import AVRO, Root
-from keyfold.spark.dataframe.pins import Pin
+from keyfold.spark.dataframe.pins import PartitionSnapshot
 from keyfold.spark.dataframe.scan import INDEX, RECORDS
 
 _STRICT: Final = {
@@ -42,11 +42,11 @@ class JvmEngine:
     spark: SparkSession
     root: Root
 
-    def records(self, pins: Sequence[Pin]) -> DataFrame:
+    def records(self, pins: Sequence[PartitionSnapshot]) -> DataFrame:
         """See `Engine.records`."""
         return self._segments(pins, [self.root.path(pin, entry.name) for pin in pins for entry in pin.entries])
 
-    def index(self, pins: Sequence[Pin]) -> DataFrame:
+    def index(self, pins: Sequence[PartitionSnapshot]) -> DataFrame:
         """See `Engine.index`."""
         misread = frozenset[str]()
         if not reads_null_keys(self.spark.version):
@@ -61,11 +61,11 @@ class JvmEngine:
             frames.append(rows.select(*INDEX.names))
         return reduce(DataFrame.unionByName, frames)
 
-    def _segments(self, pins: Sequence[Pin], paths: list[str]) -> DataFrame:
+    def _segments(self, pins: Sequence[PartitionSnapshot], paths: list[str]) -> DataFrame:
         reader = self.spark.read.format(AVRO).schema(RECORDS).options(**_AVRO_OPTIONS, basePath=self.root.topic(pins))
         return reader.load(paths).select(*RECORDS.names)
 
-    def _indexes(self, pins: Sequence[Pin], paths: list[str]) -> DataFrame:
+    def _indexes(self, pins: Sequence[PartitionSnapshot], paths: list[str]) -> DataFrame:
         reader = self.spark.read.schema(INDEX).options(**_PARQUET_OPTIONS, basePath=self.root.topic(pins))
         return reader.format("parquet").load(paths).select(*INDEX.names)
 

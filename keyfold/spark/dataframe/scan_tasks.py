@@ -18,7 +18,7 @@ from keyfold.log.index import read_index
 from keyfold.log.manifest import SegmentEntry
 from keyfold.log.names import Place
 from keyfold.read.batches import read_entry_batches
-from keyfold.spark.dataframe.pins import Pin
+from keyfold.spark.dataframe.pins import PartitionSnapshot
 from keyfold.spark.dataframe.scan import INDEX, RECORDS
 from keyfold.spark.dataframe.snapshot_lost import gone
 from keyfold.spark.source.columns import ARROW, shaped
@@ -30,7 +30,7 @@ INDEX_TASK_BYTES: Final = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SegmentRange:
     """Offsets `[start, end)` of one segment."""
 
     place: Place
@@ -39,7 +39,7 @@ class Piece:
     end: int
 
 
-Task = tuple[Piece, ...]
+Task = tuple[SegmentRange, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +49,19 @@ class TaskEngine:
     spark: SparkSession
     location: StoreLocation
 
-    def records(self, pins: Sequence[Pin]) -> DataFrame:
+    def records(self, pins: Sequence[PartitionSnapshot]) -> DataFrame:
         """See `Engine.records`."""
         pieces = [piece for pin in pins for entry in pin.entries for piece in cut_segment(pin, entry, TASK_BYTES)]
         tasks = deal(pieces, _stored_bytes, TASK_BYTES)
         return self._run(tasks, record_batches, RECORDS)
 
-    def index(self, pins: Sequence[Pin]) -> DataFrame:
+    def index(self, pins: Sequence[PartitionSnapshot]) -> DataFrame:
         """See `Engine.index`."""
-        pieces = [Piece(pin.place, entry, pin.start, pin.end) for pin in pins for entry in pin.entries]
+        pieces = [SegmentRange(pin.place, entry, pin.start, pin.end) for pin in pins for entry in pin.entries]
         tasks = deal(pieces, lambda piece: piece.entry.index_size_bytes, INDEX_TASK_BYTES)
         return self._run(tasks, _index_batches, INDEX)
 
-    def _run(self, tasks: Sequence[Task], read: Callable[[Any, Piece], Iterator[Any]], schema: Any) -> DataFrame:
+    def _run(self, tasks: Sequence[Task], read: Callable[[Any, SegmentRange], Iterator[Any]], schema: Any) -> DataFrame:
         location = self.location
 
         def run(batches: Iterable[Any]) -> Iterator[Any]:
@@ -72,26 +72,26 @@ class TaskEngine:
         return self.spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, schema)
 
 
-def cut_segment(pin: Pin, entry: SegmentEntry, most_bytes: int) -> Iterator[Piece]:
+def cut_segment(pin: PartitionSnapshot, entry: SegmentEntry, most_bytes: int) -> Iterator[SegmentRange]:
     """The wanted part of a segment in pieces of about `most_bytes`, as if its offsets were spread evenly."""
     start, end = max(pin.start, entry.base_offset), min(pin.end, entry.last_offset + 1)
     whole = entry.last_offset + 1 - entry.base_offset
     count = max(1, -(-entry.size_bytes * (end - start) // (whole * most_bytes)))
     step = -(-(end - start) // count)
     for first in range(start, end, step):
-        yield Piece(pin.place, entry, first, min(end, first + step))
+        yield SegmentRange(pin.place, entry, first, min(end, first + step))
 
 
-def _stored_bytes(piece: Piece) -> int:
+def _stored_bytes(piece: SegmentRange) -> int:
     """About what reading a piece moves."""
     whole = piece.entry.last_offset + 1 - piece.entry.base_offset
     return piece.entry.size_bytes * (piece.end - piece.start) // whole
 
 
-def deal(pieces: Iterable[Piece], cost: Callable[[Piece], int], most_bytes: int) -> list[Task]:
+def deal(pieces: Iterable[SegmentRange], cost: Callable[[SegmentRange], int], most_bytes: int) -> list[Task]:
     """Neighbours together, up to `most_bytes` a task."""
     tasks: list[Task] = []
-    hand: list[Piece] = []
+    hand: list[SegmentRange] = []
     held = 0
     for piece in pieces:
         if hand and held + cost(piece) > most_bytes:
@@ -104,12 +104,12 @@ def deal(pieces: Iterable[Piece], cost: Callable[[Piece], int], most_bytes: int)
     return tasks
 
 
-def _run_task(location: StoreLocation, task: Task, read: Callable[[Any, Piece], Iterator[Any]]) -> Iterator[Any]:
+def _run_task(location: StoreLocation, task: Task, read: Callable[[Any, SegmentRange], Iterator[Any]]) -> Iterator[Any]:
     with opened(location) as store:
         yield from read_pieces(store, task, read)
 
 
-def read_pieces(store: ObjectStore, task: Task, read: Callable[[Any, Piece], Iterator[Any]]) -> Iterator[Any]:
+def read_pieces(store: ObjectStore, task: Task, read: Callable[[Any, SegmentRange], Iterator[Any]]) -> Iterator[Any]:
     """The batches of a task's pieces. Raises `SnapshotLost` where an object of the pinned version has gone."""
     for piece in task:
         try:
@@ -118,13 +118,13 @@ def read_pieces(store: ObjectStore, task: Task, read: Callable[[Any, Piece], Ite
             raise gone(piece.place.topic, piece.place.partition, error.key) from error
 
 
-def record_batches(store: ObjectStore, piece: Piece) -> Iterator[Any]:
+def record_batches(store: ObjectStore, piece: SegmentRange) -> Iterator[Any]:
     """The records of a piece, in the shape of `RECORDS`."""
     for batch in read_entry_batches(store, piece.place, piece.entry, piece.start, piece.end):
         yield shaped(batch, piece.place.partition, ARROW)
 
 
-def _index_batches(store: ObjectStore, piece: Piece) -> Iterator[Any]:
+def _index_batches(store: ObjectStore, piece: SegmentRange) -> Iterator[Any]:
     rows = read_index(store, piece.place, piece.entry, columns=tuple(INDEX.names[1:])).rows
     for batch in rows.to_batches(max_chunksize=64 * 1024):
         partition = pa.repeat(pa.scalar(piece.place.partition, pa.int32()), batch.num_rows)

@@ -13,16 +13,16 @@ import structlog
 from keyfold.errors import ConfigError, ObjectNotFound, OffsetOutOfRange
 from keyfold.log.manifest import Manifest
 from keyfold.read.position import anchor_of, start_offset
-from keyfold.spark.source.filters import Scope
-from keyfold.spark.source.options import EARLIEST, LATEST, Offsets, SourceOptions
-from keyfold.spark.source.plan import Slice, Span, span_of, tasks_of
+from keyfold.spark.source.filters import FilterBounds
+from keyfold.spark.source.options import EARLIEST, LATEST, OffsetBounds, SourceOptions
+from keyfold.spark.source.plan import Span, SpanSlice, span_of, tasks_of
 from keyfold.spark.source.resume import with_way_out
 from keyfold.spark.source.topic import SourceTopic
 
 log = structlog.get_logger(__name__)
 
 
-def plan_batch(topic: SourceTopic, options: SourceOptions, scope: Scope) -> list[tuple[Slice, ...]]:
+def plan_batch(topic: SourceTopic, options: SourceOptions, scope: FilterBounds) -> list[tuple[SpanSlice, ...]]:
     """The tasks of a batch, none where nothing can match.
 
     Raises `ConfigError`, `TopicNotFound`, `OffsetOutOfRange`, and what reading a manifest raises.
@@ -56,7 +56,7 @@ def check_named(options: SourceOptions, partitions: list[int]) -> None:
             raise ConfigError(key, f"has no offset for partition {missing[0]}", hint=hint)
 
 
-def first_offset(manifest: Manifest, offsets: Offsets | None, default: int, *, fail: bool) -> int:
+def first_offset(manifest: Manifest, offsets: OffsetBounds | None, default: int, *, fail: bool) -> int:
     """Where to begin. An offset outside the log is `OffsetOutOfRange`; unless `fail` it is logged and moved inside."""
     asked = default if offsets is None else offsets.of(manifest.partition)
     if asked == LATEST:
@@ -80,7 +80,7 @@ def first_offset(manifest: Manifest, offsets: Offsets | None, default: int, *, f
         return held
 
 
-def _span(topic: SourceTopic, options: SourceOptions, scope: Scope, manifest: Manifest) -> Span:
+def _span(topic: SourceTopic, options: SourceOptions, scope: FilterBounds, manifest: Manifest) -> Span:
     """What is read of one partition. The version that it names may be newer than `manifest`."""
     fail = options.fail_on_data_loss
     if options.starting_timestamp is not None:

@@ -33,11 +33,11 @@ from keyfold.read.log import Log
 from keyfold.spark.source.admission import Amount
 from keyfold.spark.source.batch import plan_batch
 from keyfold.spark.source.columns import ddl, schema_for
-from keyfold.spark.source.filters import EVERYTHING, Scope, scope_of
+from keyfold.spark.source.filters import EVERYTHING, FilterBounds, scope_of
 from keyfold.spark.source.offsets import StreamOffset
 from keyfold.spark.source.options import SourceOptions
-from keyfold.spark.source.plan import Slice
-from keyfold.spark.source.read import Reading, read_slices
+from keyfold.spark.source.plan import SpanSlice
+from keyfold.spark.source.read import ReadSettings, read_slices
 from keyfold.spark.source.stream import UNLIMITED, SourceStream
 from keyfold.spark.source.topic import SourceTopic
 from keyfold.store.api import ObjectStore, StoreLocation
@@ -92,9 +92,9 @@ def _store(location: StoreLocation) -> ObjectStore:
 class LogPartition(InputPartition):
     """What one task reads."""
 
-    slices: tuple[Slice, ...]
+    slices: tuple[SpanSlice, ...]
 
-    def __init__(self, slices: tuple[Slice, ...]) -> None:
+    def __init__(self, slices: tuple[SpanSlice, ...]) -> None:
         object.__setattr__(self, "slices", slices)
 
 
@@ -103,7 +103,7 @@ class _Task:
     """How tasks read: pickled with the reader, so everything in it is plain."""
 
     location: StoreLocation
-    reading: Reading
+    reading: ReadSettings
 
     def read(self, partition: object) -> Iterator[pa.RecordBatch]:
         """The records of an input partition; of none, where Spark makes one up for a plan without tasks."""
@@ -141,7 +141,7 @@ class KeyfoldReader(DataSourceReader):
         self._options = options
         self._location = location
         self._schema = schema
-        self.scope: Scope = EVERYTHING
+        self.scope: FilterBounds = EVERYTHING
 
     @property
     def pushFilters(self) -> Any:  # noqa: N802 - Spark's name
@@ -282,5 +282,5 @@ def _topic(options: SourceOptions, store: ObjectStore) -> SourceTopic:
     return SourceTopic(store, options.topics_dir, options.topic, options.partitions)
 
 
-def _reading(options: SourceOptions, schema: pa.Schema, scope: Scope) -> Reading:
-    return Reading(options.topics_dir, options.topic, schema, scope.selection, options.fail_on_data_loss)
+def _reading(options: SourceOptions, schema: pa.Schema, scope: FilterBounds) -> ReadSettings:
+    return ReadSettings(options.topics_dir, options.topic, schema, scope.selection, options.fail_on_data_loss)

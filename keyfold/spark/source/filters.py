@@ -1,4 +1,4 @@
-"""What Spark's filters say about partitions, offsets, timestamps and keys: a `Scope` that planning can use.
+"""What Spark's filters say about partitions, offsets, timestamps and keys: a `FilterBounds` that planning can use.
 
 A scope only narrows: it never leaves out a record that the filters let through, and Spark applies all filters again to
 what it is given. So a filter that is not understood is simply not used. Filters are told apart by the name of their
@@ -26,7 +26,7 @@ _OPERATORS: Final = _EQUAL | {"GreaterThan", "GreaterThanOrEqual", "LessThan", "
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class FilterBounds:
     """The records that filters can let through. Bounds are inclusive, times in ms; None is no bound."""
 
     partitions: frozenset[int] | None = None
@@ -59,10 +59,10 @@ class Scope:
         return self.min_offset > self.max_offset or self.min_partition > self.max_partition or no_time or no_set
 
 
-EVERYTHING: Final = Scope()
+EVERYTHING: Final = FilterBounds()
 
 
-def scope_of(filters: Iterable[object]) -> Scope:
+def scope_of(filters: Iterable[object]) -> FilterBounds:
     """What all of `filters` together let through, as far as it is understood."""
     scope = EVERYTHING
     for one in filters:
@@ -70,7 +70,7 @@ def scope_of(filters: Iterable[object]) -> Scope:
     return scope
 
 
-def _narrowed(scope: Scope, one: Any) -> Scope:
+def _narrowed(scope: FilterBounds, one: Any) -> FilterBounds:
     name = type(one).__name__
     if name == "Not":
         return _without(scope, one.child)
@@ -84,7 +84,7 @@ def _narrowed(scope: Scope, one: Any) -> Scope:
     return scope if narrow is None else narrow(scope, name, values)
 
 
-def _without(scope: Scope, child: Any) -> Scope:
+def _without(scope: FilterBounds, child: Any) -> FilterBounds:
     """`NOT child`; only of use where it names partitions."""
     if getattr(child, "attribute", None) != ("partition",) or type(child).__name__ not in {"EqualTo", "In"}:
         return scope
@@ -94,7 +94,7 @@ def _without(scope: Scope, child: Any) -> Scope:
     return replace(scope, not_partitions=scope.not_partitions | frozenset(values))
 
 
-def _partitions(scope: Scope, name: str, values: list[Any]) -> Scope:
+def _partitions(scope: FilterBounds, name: str, values: list[Any]) -> FilterBounds:
     if name in _EQUAL and all(_is_int(value) for value in values):
         named = frozenset(values)
         return replace(scope, partitions=named if scope.partitions is None else scope.partitions & named)
@@ -104,19 +104,19 @@ def _partitions(scope: Scope, name: str, values: list[Any]) -> Scope:
     )
 
 
-def _offsets(scope: Scope, name: str, values: list[Any]) -> Scope:
+def _offsets(scope: FilterBounds, name: str, values: list[Any]) -> FilterBounds:
     low, high = _bounds(name, values)
     return replace(scope, min_offset=_later(scope.min_offset, low), max_offset=_sooner(scope.max_offset, high))
 
 
-def _keys(scope: Scope, name: str, values: list[Any]) -> Scope:
+def _keys(scope: FilterBounds, name: str, values: list[Any]) -> FilterBounds:
     if name not in _EQUAL or not all(isinstance(value, bytes | bytearray) for value in values):
         return scope
     keys = frozenset(bytes(value) for value in values)
     return replace(scope, keys=keys if scope.keys is None else scope.keys & keys)
 
 
-def _times(scope: Scope, name: str, values: list[Any]) -> Scope:
+def _times(scope: FilterBounds, name: str, values: list[Any]) -> FilterBounds:
     """Spark's timestamps are in µs, a log's in ms, so `> 10.5 ms` is `>= 11 ms`."""
     if not all(isinstance(value, datetime) and value.tzinfo is not None for value in values):
         return scope

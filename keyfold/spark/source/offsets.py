@@ -34,17 +34,17 @@ UNKNOWN: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class PartitionPosition:
     """Where a stream is in one partition. `begun` may be `UNKNOWN`; an offset that is means the log's start."""
 
     offset: int
     begun: int
     anchor: Anchor
 
-    def at(self, offset: int, seen_to: int = UNKNOWN) -> Position:
+    def at(self, offset: int, seen_to: int = UNKNOWN) -> PartitionPosition:
         """The same stream further on, in a version that ends at `seen_to`; where it does not move, the same value."""
         seen_to = max(seen_to, self.anchor.seen_to) if offset > self.offset else self.anchor.seen_to
-        return Position(offset, self.begun, replace(self.anchor, seen_to=seen_to))
+        return PartitionPosition(offset, self.begun, replace(self.anchor, seen_to=seen_to))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class StreamOffset:
     """Where a stream is in all partitions that it knows."""
 
     topic: str
-    positions: Mapping[int, Position]
+    positions: Mapping[int, PartitionPosition]
 
     def document(self) -> dict[str, Any]:
         """As Spark keeps it. The same positions always give the same text: Spark compares texts."""
@@ -85,7 +85,7 @@ class StreamOffset:
             raise _refused(f"its offsets cannot be read: {error!r}") from error
         return StreamOffset(topic, positions)
 
-    def true_start(self, partition: int, end: Position) -> Position:
+    def true_start(self, partition: int, end: PartitionPosition) -> PartitionPosition:
         """Where the batch that begins here and ends at `end` begins in a partition."""
         start = self.positions.get(partition)
         if start is None or start.anchor.log_id != end.anchor.log_id:
@@ -94,10 +94,10 @@ class StreamOffset:
         return end.at(end.begun) if is_fresh else start
 
 
-def _position(one: Mapping[str, Any]) -> Position:
+def _position(one: Mapping[str, Any]) -> PartitionPosition:
     seen_to = int(one.get("seen_to", UNKNOWN))
     anchor = Anchor(str(one["log_id"]), int(one["version"]), int(one["last_pass_epoch"]), seen_to)
-    return Position(int(one["offset"]), int(one["begun"]), anchor)
+    return PartitionPosition(int(one["offset"]), int(one["begun"]), anchor)
 
 
 def _refused(message: str) -> ConfigError:

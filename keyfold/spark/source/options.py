@@ -32,7 +32,7 @@ _RANGE: Final = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
 
 @dataclass(frozen=True, slots=True)
-class Offsets:
+class OffsetBounds:
     """Where to begin or to end: an offset, `EARLIEST` or `LATEST` for each partition, or for all of them."""
 
     every: int | None
@@ -49,12 +49,12 @@ def parse_offsets(text: object) -> object:
         return text
     word = text.strip().lower()
     if word in _WORDS:
-        return Offsets(_WORDS[word], {})
+        return OffsetBounds(_WORDS[word], {})
     try:
         found = json.loads(text)
     except ValueError:
         raise ValueError('must be earliest, latest, or JSON such as {"0": 12, "1": -2}') from None
-    return Offsets(None, dict(_numbers(found)))
+    return OffsetBounds(None, dict(_numbers(found)))
 
 
 def _numbers(found: object) -> Iterator[tuple[int, int]]:
@@ -86,7 +86,7 @@ def parse_partitions(text: object) -> object:
     return tuple(sorted(found))
 
 
-_Offsets = Annotated[Offsets | None, BeforeValidator(parse_offsets)]
+_Offsets = Annotated[OffsetBounds | None, BeforeValidator(parse_offsets)]
 _Partitions = Annotated[tuple[int, ...], BeforeValidator(parse_partitions)]
 _Positive = Annotated[int, Field(ge=1)]
 _Time = Annotated[int, Field(ge=0)]

@@ -1,8 +1,8 @@
 """From ranges of offsets to tasks: pinned segments, cut at blocks, packed by stored bytes.
 
-    Piece     a part of one segment that is not worth cutting further
-    Slice     neighbouring pieces of one partition: what a task reads in order, by a list of segments that is pinned
-    tasks     slices packed until they have enough bytes; small partitions share a task
+    SegmentPiece     a part of one segment that is not worth cutting further
+    SpanSlice        neighbouring pieces of one partition: what a task reads in order, by a pinned list of segments
+    tasks            slices packed until they have enough bytes; small partitions share a task
 
 Big segments are cut where their blocks begin, so a task fetches nothing twice but the index.
 """
@@ -22,7 +22,7 @@ from keyfold.spark.source.admission import Tables, share_of
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SegmentPiece:
     """Records of one segment with `start <= offset < end`; `size_bytes` are the stored bytes of their blocks."""
 
     entry: SegmentEntry
@@ -48,7 +48,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class SpanSlice:
     """A part of a span, with those of its segments that have records in it."""
 
     partition: int
@@ -66,20 +66,20 @@ def span_of(manifest: Manifest, start: int, end: int, anchor: Anchor, *, log_end
     return Span(manifest.partition, start, end, anchor, entries, log_end)
 
 
-def pieces_of(span: Span, cut_bytes: int, tables: Tables) -> list[Piece]:
+def pieces_of(span: Span, cut_bytes: int, tables: Tables) -> list[SegmentPiece]:
     """A span in pieces of about `cut_bytes`, or of one block where blocks are larger."""
-    found: list[Piece] = []
+    found: list[SegmentPiece] = []
     for entry in span.entries:
         start, end = max(span.start, entry.base_offset), min(span.end, entry.next_offset)
         size_bytes = round(entry.size_bytes * share_of(entry, start, end))
         if size_bytes <= cut_bytes:
-            found.append(Piece(entry, start, end, size_bytes))
+            found.append(SegmentPiece(entry, start, end, size_bytes))
         else:
             found.extend(_cut(entry, tables(span.partition, entry), start, end, cut_bytes))
     return found
 
 
-def _cut(entry: SegmentEntry, table: BlockTable, start: int, end: int, cut_bytes: int) -> Iterable[Piece]:
+def _cut(entry: SegmentEntry, table: BlockTable, start: int, end: int, cut_bytes: int) -> Iterable[SegmentPiece]:
     begin = max(0, int(np.searchsorted(table.first_offset, start, side="right")) - 1)
     stop = int(np.searchsorted(table.first_offset, end, side="left"))
     sizes = table.length[begin:stop]
@@ -90,15 +90,15 @@ def _cut(entry: SegmentEntry, table: BlockTable, start: int, end: int, cut_bytes
     offsets = [start, *table.first_offset[begin + firsts[1:]].tolist(), end]
     bounds = [*firsts.tolist(), len(sizes)]
     for number, (low, high) in enumerate(pairwise(bounds)):
-        yield Piece(entry, int(offsets[number]), int(offsets[number + 1]), int(sizes[low:high].sum()))
+        yield SegmentPiece(entry, int(offsets[number]), int(offsets[number + 1]), int(sizes[low:high].sum()))
 
 
-def tasks_of(spans: Sequence[Span], max_bytes: int, min_tasks: int, tables: Tables) -> list[tuple[Slice, ...]]:
+def tasks_of(spans: Sequence[Span], max_bytes: int, min_tasks: int, tables: Tables) -> list[tuple[SpanSlice, ...]]:
     """Spans shared out over tasks of about `max_bytes`, at least about `min_tasks`. Order is kept."""
     total = sum(entry.size_bytes * share_of(entry, span.start, span.end) for span in spans for entry in span.entries)
     fill_bytes = max(1, min(max_bytes, -(-int(total) // min_tasks)))
     pieces = [(span, piece) for span in spans for piece in pieces_of(span, fill_bytes, tables)]
-    groups: list[list[tuple[Span, Piece]]] = []
+    groups: list[list[tuple[Span, SegmentPiece]]] = []
     filled = 0
     for span, piece in pieces:
         if not groups or filled + piece.size_bytes > fill_bytes * 1.1:
@@ -109,14 +109,14 @@ def tasks_of(spans: Sequence[Span], max_bytes: int, min_tasks: int, tables: Tabl
     return [_slices(group) for group in groups]
 
 
-def _slices(group: list[tuple[Span, Piece]]) -> tuple[Slice, ...]:
-    by_span: list[tuple[Span, list[Piece]]] = []
+def _slices(group: list[tuple[Span, SegmentPiece]]) -> tuple[SpanSlice, ...]:
+    by_span: list[tuple[Span, list[SegmentPiece]]] = []
     for span, piece in group:
         if not by_span or by_span[-1][0] is not span:
             by_span.append((span, []))
         by_span[-1][1].append(piece)
     return tuple(
-        Slice(
+        SpanSlice(
             span.partition,
             pieces[0].start,
             pieces[-1].end,
@@ -129,7 +129,7 @@ def _slices(group: list[tuple[Span, Piece]]) -> tuple[Slice, ...]:
     )
 
 
-def _entries(pieces: list[Piece]) -> tuple[SegmentEntry, ...]:
+def _entries(pieces: list[SegmentPiece]) -> tuple[SegmentEntry, ...]:
     found: list[SegmentEntry] = []
     for piece in pieces:
         if not found or found[-1] is not piece.entry:

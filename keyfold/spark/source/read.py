@@ -14,12 +14,12 @@ import pyarrow as pa
 from keyfold.errors import ObjectNotFound
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
-from keyfold.read.entry import Wish, take_entry
+from keyfold.read.entry import SegmentRead, take_entry
 from keyfold.read.ordered import newer
 from keyfold.read.position import segments_between
 from keyfold.read.selection import Selection
 from keyfold.spark.source.columns import shaped, wanted
-from keyfold.spark.source.plan import Slice
+from keyfold.spark.source.plan import SpanSlice
 from keyfold.spark.source.resume import check_snapshot, resume
 from keyfold.store.api import ObjectStore
 
@@ -28,7 +28,7 @@ Load = Callable[[int], Manifest]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadSettings:
     """How slices are read: which columns in which shape, what may be left out, and what to do about lost records."""
 
     topics_dir: str
@@ -39,7 +39,7 @@ class Reading:
 
 
 def read_slices(
-    store: ObjectStore, load: Load, reading: Reading, slices: tuple[Slice, ...]
+    store: ObjectStore, load: Load, reading: ReadSettings, slices: tuple[SpanSlice, ...]
 ) -> Iterator[pa.RecordBatch]:
     """The records of slices, in Spark's shape."""
     for one in slices:
@@ -47,7 +47,7 @@ def read_slices(
             yield shaped(batch, one.partition, reading.schema)
 
 
-def read_slice(store: ObjectStore, load: Load, reading: Reading, one: Slice) -> Iterator[pa.RecordBatch]:
+def read_slice(store: ObjectStore, load: Load, reading: ReadSettings, one: SpanSlice) -> Iterator[pa.RecordBatch]:
     """The records of one slice, with the columns that `reading.schema` needs.
 
     Raises `OffsetOutOfRange`, `SnapshotLost`, `Corrupt`, `StoreError`.
@@ -58,7 +58,7 @@ def read_slice(store: ObjectStore, load: Load, reading: Reading, one: Slice) -> 
     while True:
         try:
             for entry in entries:
-                for taken in take_entry(store, place, entry, Wish(position, one.end, columns, reading.where)):
+                for taken in take_entry(store, place, entry, SegmentRead(position, one.end, columns, reading.where)):
                     yield taken.batch
                     position = taken.position
                 position = max(position, min(entry.next_offset, one.end))

@@ -24,9 +24,9 @@ from keyfold.log.manifest import Manifest
 from keyfold.read.position import anchor_of
 from keyfold.spark.source.admission import Amount, backlog, reach, shares
 from keyfold.spark.source.batch import check_named, first_offset
-from keyfold.spark.source.offsets import UNKNOWN, Position, StreamOffset
+from keyfold.spark.source.offsets import UNKNOWN, PartitionPosition, StreamOffset
 from keyfold.spark.source.options import LATEST, SourceOptions
-from keyfold.spark.source.plan import Slice, Span, span_of, tasks_of
+from keyfold.spark.source.plan import Span, SpanSlice, span_of, tasks_of
 from keyfold.spark.source.resume import resume
 from keyfold.spark.source.topic import SourceTopic
 
@@ -55,14 +55,14 @@ class SourceStream:
         """Where a new stream begins. Raises `ConfigError`, `TopicNotFound`, `OffsetOutOfRange`, `StoreError`."""
         manifests = self._look(fresh=True)
         check_named(self._options, list(manifests))
-        found: dict[int, Position] = {}
+        found: dict[int, PartitionPosition] = {}
         for partition, manifest in manifests.items():
             if self._options.starting_timestamp is not None:
                 pinned, offset = self._topic.at_time(manifest, self._options.starting_timestamp)
             else:
                 pinned, fail = manifest, self._options.fail_on_data_loss
                 offset = first_offset(manifest, self._options.starting_offsets, LATEST, fail=fail)
-            found[partition] = Position(offset, offset, anchor_of(pinned))
+            found[partition] = PartitionPosition(offset, offset, anchor_of(pinned))
         return StreamOffset(self._topic.topic, found)
 
     def prepare_available_now(self) -> None:
@@ -95,7 +95,7 @@ class SourceStream:
         Its anchors are new ones. That is safe at a log's end, and nowhere else: what was marked is all behind it.
         """
         manifests = self._look()
-        found = {p: Position(m.next_offset, UNKNOWN, anchor_of(m)) for p, m in manifests.items()}
+        found = {p: PartitionPosition(m.next_offset, UNKNOWN, anchor_of(m)) for p, m in manifests.items()}
         return StreamOffset(self._topic.topic, found)
 
     def report(self, start: StreamOffset | None) -> StreamOffset | None:
@@ -106,7 +106,7 @@ class SourceStream:
         found = {p: _end(positions.get(p), m) for p, m in self._known.items()}
         return StreamOffset(self._topic.topic, found)
 
-    def plan(self, start: StreamOffset, end: StreamOffset) -> list[tuple[Slice, ...]]:
+    def plan(self, start: StreamOffset, end: StreamOffset) -> list[tuple[SpanSlice, ...]]:
         """The tasks of the batch from `start` to `end`. Raises `OffsetOutOfRange`, and what a manifest raises."""
         begins = {p: start.true_start(p, position) for p, position in end.positions.items()}
         moved = [p for p, begin in begins.items() if _moves(start, p, begin, end.positions[p])]
@@ -122,7 +122,9 @@ class SourceStream:
                 self._topic.prove_gone(error, moved)
                 self._known, self._looked_s = {}, None
 
-    def _span(self, partition: int, start: StreamOffset, begin: Position, end: Position, manifest: Manifest) -> Span:
+    def _span(
+        self, partition: int, start: StreamOffset, begin: PartitionPosition, end: PartitionPosition, manifest: Manifest
+    ) -> Span:
         known = start.positions.get(partition)
         fail = self._options.fail_on_data_loss
         if known is not None and known.anchor.log_id != end.anchor.log_id and fail:
@@ -141,15 +143,17 @@ class SourceStream:
             log.warning("data loss ignored because failOnDataLoss is false", lost=lost.message)
         return span_of(manifest, offset, min(end.offset, manifest.next_offset), anchor)
 
-    def _resumed(self, known: Position | None, manifest: Manifest) -> Position:
+    def _resumed(self, known: PartitionPosition | None, manifest: Manifest) -> PartitionPosition:
         if known is None:  # a partition that is new since the stream began: all of it
-            return Position(manifest.log_start_offset, manifest.log_start_offset, anchor_of(manifest))
+            return PartitionPosition(manifest.log_start_offset, manifest.log_start_offset, anchor_of(manifest))
         offset, anchor = resume(known.anchor, known.offset, manifest, fail=self._options.fail_on_data_loss)
         if anchor == known.anchor:
             return known
-        return Position(offset, offset, anchor)
+        return PartitionPosition(offset, offset, anchor)
 
-    def _admitted(self, positions: Mapping[int, Position], ends: Mapping[int, int], limit: Amount) -> dict[int, int]:
+    def _admitted(
+        self, positions: Mapping[int, PartitionPosition], ends: Mapping[int, int], limit: Amount
+    ) -> dict[int, int]:
         known = self._known
         backlogs = {p: backlog(known[p], positions[p].offset, end) for p, end in ends.items()}
         found: dict[int, int] = {}
@@ -195,13 +199,13 @@ class SourceStream:
         return {p: self._known[p] for p in partitions}
 
 
-def _moves(start: StreamOffset, partition: int, begin: Position, end: Position) -> bool:
+def _moves(start: StreamOffset, partition: int, begin: PartitionPosition, end: PartitionPosition) -> bool:
     """Whether a batch has a partition's offsets, or must at least say that they are lost."""
     known = start.positions.get(partition)
     return begin.offset < end.offset or (known is not None and known.anchor.log_id != end.anchor.log_id)
 
 
-def _end(known: Position | None, manifest: Manifest) -> Position:
+def _end(known: PartitionPosition | None, manifest: Manifest) -> PartitionPosition:
     if known is None:
-        return Position(manifest.next_offset, manifest.log_start_offset, anchor_of(manifest))
+        return PartitionPosition(manifest.next_offset, manifest.log_start_offset, anchor_of(manifest))
     return known.at(manifest.next_offset)

@@ -37,7 +37,7 @@ class SimulatedCrash(BaseException):
     """The process died here. This is not an `Exception`, because nothing may handle it."""
 
 
-class Kind(Enum):
+class FaultKind(Enum):
     """How a call fails; see the module's list."""
 
     CRASH_BEFORE = "crash before"
@@ -70,7 +70,7 @@ class Fault:
     """
 
     at: int | Callable[[Call], bool]
-    kind: Kind
+    kind: FaultKind
     lands_after: int | None = None
     times: int = 1
 
@@ -85,7 +85,7 @@ class Chaos:
 
     random: Random
     rate: float
-    kinds: tuple[Kind, ...] = (Kind.UNAVAILABLE, Kind.LOST_ANSWER, Kind.LATE, Kind.CONFLICT)
+    kinds: tuple[FaultKind, ...] = (FaultKind.UNAVAILABLE, FaultKind.LOST_ANSWER, FaultKind.LATE, FaultKind.CONFLICT)
     lands_after_max: int = 20
 
     def fault(self, call: Call) -> Fault | None:
@@ -104,17 +104,17 @@ class Landed:
     error: StoreError | None
 
 
-_READ: Final = (Kind.CRASH_BEFORE, Kind.UNAVAILABLE)
+_READ: Final = (FaultKind.CRASH_BEFORE, FaultKind.UNAVAILABLE)
 _WRITE: Final = (
-    Kind.CRASH_BEFORE,
-    Kind.CRASH_AFTER,
-    Kind.CRASH_LATE,
-    Kind.UNAVAILABLE,
-    Kind.LOST_ANSWER,
-    Kind.LATE,
+    FaultKind.CRASH_BEFORE,
+    FaultKind.CRASH_AFTER,
+    FaultKind.CRASH_LATE,
+    FaultKind.UNAVAILABLE,
+    FaultKind.LOST_ANSWER,
+    FaultKind.LATE,
 )
 # A part has a number and is invisible until the upload is complete: landing late makes no difference.
-_PART: Final = (Kind.CRASH_BEFORE, Kind.CRASH_AFTER, Kind.UNAVAILABLE, Kind.LOST_ANSWER)
+_PART: Final = (FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER, FaultKind.UNAVAILABLE, FaultKind.LOST_ANSWER)
 _KINDS: Final = {
     "get": _READ,
     "get_range": _READ,
@@ -122,19 +122,19 @@ _KINDS: Final = {
     "list": _READ,
     "list_folders": _READ,
     "list_uploads": _READ,
-    "put": (*_WRITE, Kind.CONFLICT),
+    "put": (*_WRITE, FaultKind.CONFLICT),
     "start_upload": _WRITE,
     "resume_upload": _READ,
     "start_copy": _WRITE,
     "upload.write": _PART,
-    "upload.complete": (*_WRITE, Kind.CONFLICT),
+    "upload.complete": (*_WRITE, FaultKind.CONFLICT),
     "upload.abort": _WRITE,
     "delete": _WRITE,
     "abort_upload": _WRITE,
 }
 
 
-def kinds_of(operation: str) -> tuple[Kind, ...]:
+def kinds_of(operation: str) -> tuple[FaultKind, ...]:
     """Return the ways in which a call of this operation can fail."""
     return _KINDS[operation]
 
@@ -242,17 +242,17 @@ class FaultyStore(FullStoreWrapper):
 
     def _fail(self, call: Call, fault: Fault, send: Callable[[], T]) -> T:
         kind = fault.kind
-        if kind in {Kind.CRASH_AFTER, Kind.LOST_ANSWER}:
+        if kind in {FaultKind.CRASH_AFTER, FaultKind.LOST_ANSWER}:
             # The answer is lost, even if it was an error.
             self._land_one(_Held(call, send, None))
-        if kind in {Kind.LATE, Kind.CRASH_LATE}:
+        if kind in {FaultKind.LATE, FaultKind.CRASH_LATE}:
             lands_at = None if fault.lands_after is None else call.number + fault.lands_after
             with self._lock:
                 self._held.append(_Held(call, send, lands_at))
-        if kind in {Kind.CRASH_BEFORE, Kind.CRASH_AFTER, Kind.CRASH_LATE}:
+        if kind in {FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER, FaultKind.CRASH_LATE}:
             self._died_of, self.crashed = f"{kind.value}: {call}", True
             raise SimulatedCrash(self._died_of)
-        if kind is Kind.CONFLICT:
+        if kind is FaultKind.CONFLICT:
             if call.operation == "upload.complete":
                 raise UploadLost(call.key, f"{kind.value}: {call}")
             raise ConditionUndecided(call.key, f"{kind.value}: {call}")

@@ -26,7 +26,7 @@ from keyfold_replicator.cli.locations import (
 if TYPE_CHECKING:
     from keyfold.config.allowed_credentials import AllowedCredentials
     from keyfold.replicas.documents import Registration
-    from keyfold.runtime.health import Checked
+    from keyfold.runtime.health import Probed
     from keyfold.store.pacing import Pacer
     from keyfold_replicator.registry.link import Side
     from keyfold_replicator.registry.run_options import RunOptions
@@ -64,7 +64,7 @@ def run(
     over from the first, and both slow each other down, although they cannot damage the replica.
     """
     from keyfold.runtime.event_log import configure
-    from keyfold.runtime.health import Vitals
+    from keyfold.runtime.health import Liveness
     from keyfold.runtime.signals import stop_or_end_on_signals
     from keyfold.store.wrappers.observation import ObservedStore
     from keyfold_replicator.rounds.service import Replication, RoundSelection, quiet_max_s
@@ -77,7 +77,7 @@ def run(
     ours = _source(ctx, source, options, pacer)
     context = context_of(ctx, options.settings, pacer, options.allowed_credentials)
     stop = stop_or_end_on_signals()
-    vitals = Vitals(world_of(ctx).clock, quiet_max_s(options.settings), stop.is_set)
+    vitals = Liveness(world_of(ctx).clock, quiet_max_s(options.settings), stop.is_set)
     ours = replace(ours, store=ObservedStore(ours.store, vitals))
     registry = registry_of(ctx, ours)
     for name in names:
@@ -226,7 +226,7 @@ def _pacer(ctx: click.Context, options: RunOptions) -> Pacer | None:
 
 
 @contextlib.contextmanager
-def _measuring(options: RunOptions, checked: Checked) -> Iterator[ReplicationObserver | None]:
+def _measuring(options: RunOptions, checked: Probed) -> Iterator[ReplicationObserver | None]:
     """Serve metrics and answer probes while the command runs, if `metrics.port` is set."""
     if not options.metrics_port:
         yield None

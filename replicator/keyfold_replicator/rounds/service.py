@@ -26,7 +26,7 @@ from keyfold.errors import ConditionsIgnored, KeyfoldError
 from keyfold.replicas.documents import Registration
 from keyfold.replicas.registry import NotRegistered, ReplicaRegistry
 from keyfold.runtime.clock import Clock
-from keyfold.runtime.health import Vitals
+from keyfold.runtime.health import Liveness
 from keyfold.runtime.retry import Backoff
 from keyfold.store.location import OpenLocation, open_location
 from keyfold.store.pacing import Pacer
@@ -132,10 +132,10 @@ class Replication:
         names: Sequence[str] = (),
         *,
         observer: ReplicationObserver | None = None,
-        vitals: Vitals | None = None,
+        vitals: Liveness | None = None,
         list_interval_s: float = LIST_INTERVAL_S,
     ) -> None:
-        self._vitals = vitals or Vitals(context.clock, quiet_max_s(context.settings))
+        self._vitals = vitals or Liveness(context.clock, quiet_max_s(context.settings))
         self._source = source
         self._context = context
         self._names = frozenset(names)

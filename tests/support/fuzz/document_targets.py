@@ -27,7 +27,7 @@ from keyfold.replicas.documents import (
     registration_document,
     registration_of,
 )
-from keyfold.restore.journal import Journal, PartitionPlan, Plan
+from keyfold.restore.journal import Journal, PartitionPlan, RestorePlan
 from keyfold.restore.lease import Lease
 from keyfold.restore.offsets import parse_offsets
 from keyfold.restore.window import Window, WindowDamaged
@@ -262,7 +262,7 @@ def _one(text: str | bytes) -> Callable[[], list[bytes]]:
 
 def _plan() -> list[bytes]:
     return [
-        Plan(
+        RestorePlan(
             "topics/users",
             "users@x",
             {"latest": False},

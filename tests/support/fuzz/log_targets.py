@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from backports import zstd
 
-from keyfold.log.arrow import RawBlock, Rows, decode_blocks
+from keyfold.log.arrow import BlockRows, RawBlock, decode_blocks
 from keyfold.log.avro import (
     SegmentDamaged,
     SegmentHeader,
@@ -234,7 +234,7 @@ def decode_raw_block(data: bytes) -> None:
     count = int(rows.shape[1])
     # An index has lengths and positions of 32 bits.
     position, length = (row.astype(np.int32).astype(np.int64) for row in rows[1:])
-    batch = decode_blocks([RawBlock(0, raw, count)], Rows(rows[0], position, length))
+    batch = decode_blocks([RawBlock(0, raw, count)], BlockRows(rows[0], position, length))
     one_by_one = decode_raw(raw, count)
     assert batch.column("offset").to_pylist() == [record.offset for record in one_by_one]
     for name in ("key", "value", "leader_epoch"):

@@ -11,7 +11,7 @@ import pytest
 from keyfold.errors import KeyfoldError
 from keyfold.log.record import Record
 from keyfold_demo.commands import Commands, shown
-from keyfold_demo.narration import Teller
+from keyfold_demo.narration import Narrator
 from keyfold_demo.numbers import Logs, Summary, last_of_each_key, without_tombstones
 from keyfold_demo.story import removed_offset
 from keyfold_demo.treeproof import SMALL
@@ -102,7 +102,7 @@ def test_a_command_line_is_shown_as_it_would_be_typed() -> None:
 
 
 def test_steps_are_plain_lines_where_no_terminal_is(capsys: pytest.CaptureFixture[str]) -> None:
-    teller = Teller()
+    teller = Narrator()
     with teller.step("Count [things]") as step:
         step.note("halfway")
         step.result = "seven"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from keyfold.errors import AccessDenied, ConfigError, Corrupt, KeyfoldError, LogNotFound, StoreError, StoreUnavailable
-from keyfold.export.request import OnError, Request
+from keyfold.export.request import ExportRequest, OnError
 from keyfold.export.run import export
 from keyfold.export.target import CLAIM, SUMMARY
 from keyfold.export.target_bucket import BucketTarget, check_outside_logs
@@ -76,14 +76,14 @@ def test_who_has_lost_the_claim_publishes_nothing(made: MadeLog, make_place: Mak
 
     done: list[int] = []
     with pytest.raises(KeyfoldError, match="another export took over"):
-        export(log_of(made), place.target, Request((0,)), run="0000abcd", clock=made.clock, progress=overwriting)
+        export(log_of(made), place.target, ExportRequest((0,)), run="0000abcd", clock=made.clock, progress=overwriting)
     assert place.names() == [SUMMARY, "part-00000-00000000000000000000-11111111.parquet"]
 
 
 def test_nothing_is_seen_before_all_is_there(made: MadeLog, make_place: MakePlace) -> None:
     place = make_place()
     seen: list[list[str]] = []
-    request = Request((0,), rows_per_file=1)
+    request = ExportRequest((0,), rows_per_file=1)
     export(
         log_of(made),
         place.target,
@@ -104,7 +104,7 @@ def test_an_interrupted_export_leaves_nothing(made: MadeLog, make_place: MakePla
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        export(log_of(made), place.target, Request((0,)), run="0000abcd", clock=made.clock, progress=interrupt)
+        export(log_of(made), place.target, ExportRequest((0,)), run="0000abcd", clock=made.clock, progress=interrupt)
     assert place.names() == []
     if isinstance(place, Bucket):
         assert list(place.store.list_uploads("")) == []

@@ -19,7 +19,7 @@ from keyfold.log.names import Place
 from keyfold.read.position import Anchor
 from keyfold.replicas.documents import enablement_of
 from keyfold.restore.errors import RestoreRefused
-from keyfold.restore.journal import Journal, PartitionPlan, Plan
+from keyfold.restore.journal import Journal, PartitionPlan, RestorePlan
 from keyfold.restore.lease import Lease
 from keyfold.restore.window import Window, WindowDamaged
 from keyfold.runtime.clock import ManualClock
@@ -122,7 +122,7 @@ def replaced(document: Any, key: Any, value: object) -> Any:
     return copy
 
 
-PLAN = Plan("topics/users", "users@x", {}, {0: PartitionPlan(ANCHOR, 0, 9), 1: PartitionPlan(ANCHOR, 0, 9, 5)})
+PLAN = RestorePlan("topics/users", "users@x", {}, {0: PartitionPlan(ANCHOR, 0, 9), 1: PartitionPlan(ANCHOR, 0, 9, 5)})
 STATUS = load_worker(dump(worker()))
 
 

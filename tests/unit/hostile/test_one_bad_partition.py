@@ -16,7 +16,7 @@ from keyfold.errors import KeyfoldError
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.read.log import Log
-from keyfold.restore.run import Request, Restore
+from keyfold.restore.run import Restore, RestoreRequest
 from keyfold.spark.verify import _begin
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
@@ -297,7 +297,7 @@ def test_a_run_of_a_replica_fails_one_and_copies_the_others(attack: Attack) -> N
 
 
 def restoring(bad: Bad, topic: FakeTopic, *chosen: int, **asked: Any) -> Restore:
-    request = Request("users", partitions=chosen, **asked)
+    request = RestoreRequest("users", partitions=chosen, **asked)
     return Restore(bad.log, topic, request, clock=bad.logs[0].clock, random=Random(1), holder="me")
 
 

@@ -21,7 +21,7 @@ from keyfold.log.partition_log import PartitionLog, SinkSession
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import ObjectStore
 from keyfold.store.memory import MemoryStore
-from keyfold.store.wrappers.faults import Chaos, Fault, FaultyStore, Kind, SimulatedCrash, every_fault
+from keyfold.store.wrappers.faults import Chaos, Fault, FaultKind, FaultyStore, SimulatedCrash, every_fault
 from tests.support.manifests import entry
 
 PLACE = Place("topics", "users", 0)
@@ -178,7 +178,7 @@ def test_sinks_in_turn_on_a_store_that_fails_at_random(seed: int) -> None:
     inner = MemoryStore(clock=clock)
     stores = []
     for life in range(12):
-        store = FaultyStore(inner, chaos=Chaos(random, 0.25, tuple(Kind), lands_after_max=8))
+        store = FaultyStore(inner, chaos=Chaos(random, 0.25, tuple(FaultKind), lands_after_max=8))
         stores.append(store)
         with suppress(SimulatedCrash):
             run_sink(store, clock, seed * 100 + life, until=4 * life)

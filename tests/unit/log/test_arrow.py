@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyfold.log.arrow import COLUMNS, RECORDS, RawBlock, Rows, decode_blocks
+from keyfold.log.arrow import COLUMNS, RECORDS, BlockRows, RawBlock, decode_blocks
 from keyfold.log.arrow_headers import FEW_RECORDS
 from keyfold.log.avro import SegmentDamaged, StoredBlock, read_blocks
 from keyfold.log.codec import CODECS, open_codec
@@ -26,8 +26,8 @@ def blocks_of(made: Made) -> list[RawBlock]:
     return [RawBlock(b.number, bytes(decompress_block(b, codec)), b.record_count) for b in stored]
 
 
-def rows_of(made: Made) -> Rows:
-    return Rows(*(made.index.ints(name) for name in ("offset", "position", "length")))
+def rows_of(made: Made) -> BlockRows:
+    return BlockRows(*(made.index.ints(name) for name in ("offset", "position", "length")))
 
 
 def records_of(batch: pa.RecordBatch) -> list[Record]:
@@ -120,7 +120,7 @@ def test_an_index_of_other_numbers_is_refused(batch: list[Record], data: st.Data
     was = int(column[row])
     column[row] = np.array(was + by).astype(column.dtype)
     with pytest.raises(SegmentDamaged, match="index"):
-        decode_blocks(blocks_of(made), Rows(*columns))
+        decode_blocks(blocks_of(made), BlockRows(*columns))
 
 
 def test_what_a_batch_says_of_unusual_records() -> None:

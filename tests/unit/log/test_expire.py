@@ -16,7 +16,7 @@ from keyfold.log.partition_log import Replacement, Swap
 from keyfold.read.log import Log
 from keyfold.read.position import anchor_of, check_resumed, start_offset
 from keyfold.runtime.clock import ManualClock
-from keyfold.store.wrappers.faults import Kind
+from keyfold.store.wrappers.faults import FaultKind
 from keyfold.verify.partition import verify_partition
 from keyfold_compactor.decide.settings import TopicSettings
 from tests.support import cleaning
@@ -100,7 +100,7 @@ def test_an_expiry_whose_answer_was_lost_is_recognised_even_after_others_have_co
     appended(sink, 1)
     process = bucket.process(patience_s=0.0)
     session = process.log.claim_compactor(lease_ms=0, holder="c")
-    process.at_manifest_put(Kind.LOST_ANSWER)
+    process.at_manifest_put(FaultKind.LOST_ANSWER)
     with pytest.raises(CommitUnknown):
         session.expire([first])
     assert bucket.ranges() == [(2, 3)], "it had landed"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keyfold.log.index import ROWS, BlockTable
-from keyfold.verify.findings import Kind
+from keyfold.verify.findings import FindingKind
 from keyfold_schemas import schema_text
 from tests.support.cleaning import PLACE, load, memory_log, record
 from tests.support.root import ROOT
@@ -37,7 +37,7 @@ def test_every_field_column_and_finding_is_described() -> None:
     for name in ("record", "manifest"):
         assert field_names(json.loads(schema_text(name, 1))) <= told
     assert {*ROWS.names, *BlockTable.__slots__} <= told
-    assert {kind.value for kind in Kind} <= told
+    assert {kind.value for kind in FindingKind} <= told
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from keyfold.runtime.buffers import Bytes
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import MIN_PART_BYTES, Create, PutResult
 from keyfold.store.memory import MemoryStore
-from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind
+from keyfold.store.wrappers.faults import Call, Fault, FaultKind, FaultyStore
 from keyfold_compactor.decide.settings import Encoding
 from keyfold_compactor.decide.work import UnitJob, UnitSource
 from keyfold_compactor.execute.mapping import packed
@@ -106,13 +106,13 @@ def test_letting_go_is_one_try_and_raises_nothing() -> None:
     store = FaultyStore(Sizes())
     sent = stream(store)
     sent.write([b"x" * 25])
-    store.add(Fault(lambda call: call.operation == "upload.abort", Kind.UNAVAILABLE))
+    store.add(Fault(lambda call: call.operation == "upload.abort", FaultKind.UNAVAILABLE))
     sent.abandon()
     assert [call.operation for call in store.calls].count("upload.abort") == 1
 
 
 def test_an_object_that_may_be_there_is_not_let_go() -> None:
-    store = FaultyStore(Sizes(), [Fault(lambda call: call.operation == "upload.complete", Kind.LATE, times=10**6)])
+    store = FaultyStore(Sizes(), [Fault(lambda call: call.operation == "upload.complete", FaultKind.LATE, times=10**6)])
     sent = stream(store)
     sent.write([b"x" * 25])
     with pytest.raises(StoreUnavailable):
@@ -123,7 +123,7 @@ def test_an_object_that_may_be_there_is_not_let_go() -> None:
 
 
 def test_a_lost_answer_to_the_end_of_an_upload_is_asked_for_again() -> None:
-    store = FaultyStore(Sizes(), [Fault(lambda call: call.operation == "upload.complete", Kind.LOST_ANSWER)])
+    store = FaultyStore(Sizes(), [Fault(lambda call: call.operation == "upload.complete", FaultKind.LOST_ANSWER)])
     sent = stream(store)
     sent.write([b"x" * 25])
     sent.finish()
@@ -135,8 +135,8 @@ def test_an_upload_that_is_refused_because_it_has_landed_already_is_no_loss() ->
     store = FaultyStore(
         Sizes(),
         [
-            Fault(lambda call: call.operation == "upload.complete", Kind.LOST_ANSWER),
-            Fault(lambda call: call.operation == "upload.complete", Kind.CONFLICT),
+            Fault(lambda call: call.operation == "upload.complete", FaultKind.LOST_ANSWER),
+            Fault(lambda call: call.operation == "upload.complete", FaultKind.CONFLICT),
         ],
     )
     sent = stream(store)

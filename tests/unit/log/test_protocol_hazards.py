@@ -23,7 +23,7 @@ from keyfold.log.names import MANIFEST_NAME
 from keyfold.log.objects import create_object
 from keyfold.log.partition_log import Replacement, SinkSession, Swap
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS, Create
-from keyfold.store.wrappers.faults import Fault, Kind, SimulatedCrash
+from keyfold.store.wrappers.faults import Fault, FaultKind, SimulatedCrash
 from tests.support.bucket import HOUR_MS, PLACE, Bucket, appended, merge, uploaded
 
 
@@ -57,7 +57,7 @@ def test_w2_the_deletion_delay_begins_after_a_late_landing(bucket: Bucket, *, cr
     process = bucket.process(patience_s=0.0)
     compactor = process.log.claim_compactor(lease_ms=0, holder="c")
     replacement = merge(compactor, old)
-    process.at_manifest_put(Kind.CRASH_LATE if crashes else Kind.LATE)
+    process.at_manifest_put(FaultKind.CRASH_LATE if crashes else FaultKind.LATE)
     with pytest.raises(SimulatedCrash if crashes else CommitUnknown):
         compactor.replace(replacement)
     bucket.clock.advance(5 * HOUR_MS)
@@ -152,7 +152,7 @@ def test_w9_the_own_commit_is_found_after_a_takeover(bucket: Bucket) -> None:
     process = bucket.process(patience_s=0.0)
     sink = process.log.claim_sink()
     made = uploaded(sink, 0, 2)
-    process.at_manifest_put(Kind.LOST_ANSWER)
+    process.at_manifest_put(FaultKind.LOST_ANSWER)
     with pytest.raises(CommitUnknown):
         sink.append(made)
     appended(bucket.sink(), 1)  # its commit id is the last one now
@@ -165,7 +165,7 @@ def test_w9_the_own_commit_is_found_after_its_segment_was_replaced(bucket: Bucke
     process = bucket.process(patience_s=0.0)
     sink = process.log.claim_sink()
     made = uploaded(sink, 0, 2)
-    process.at_manifest_put(Kind.LOST_ANSWER)
+    process.at_manifest_put(FaultKind.LOST_ANSWER)
     with pytest.raises(CommitUnknown):
         sink.append(made)
     bucket.sink()
@@ -193,7 +193,7 @@ def test_w9_a_writer_that_lost_deletes_nothing(bucket: Bucket) -> None:
 def test_a_412_on_an_upload_whose_own_bytes_are_stored_is_a_success(bucket: Bucket) -> None:
     process = bucket.process()
     key = PLACE.key(str(process.log.claim_sink().new_name(0)))
-    process.store.add(Fault(lambda call: call.key == key, Kind.LOST_ANSWER))
+    process.store.add(Fault(lambda call: call.key == key, FaultKind.LOST_ANSWER))
     create_object(process.store, key, b"bytes", process.log.patience)
     assert bucket.store.get(key).data == b"bytes"
 
@@ -206,8 +206,8 @@ def test_a_412_on_an_upload_whose_name_holds_other_bytes_is_an_error(bucket: Buc
         create_object(process.store, key, b"bytes", process.log.patience)
 
 
-@pytest.mark.parametrize("kind", [Kind.LOST_ANSWER, Kind.LATE, Kind.UNAVAILABLE, Kind.CONFLICT])
-def test_whatever_the_answer_to_a_commit_it_is_there_once(bucket: Bucket, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [FaultKind.LOST_ANSWER, FaultKind.LATE, FaultKind.UNAVAILABLE, FaultKind.CONFLICT])
+def test_whatever_the_answer_to_a_commit_it_is_there_once(bucket: Bucket, kind: FaultKind) -> None:
     process = bucket.process()
     sink = process.log.claim_sink()
     process.at_manifest_put(kind)
@@ -221,7 +221,7 @@ def test_a_late_commit_that_lands_after_a_rivals_dies(bucket: Bucket) -> None:
     process = bucket.process(patience_s=0.0)
     sink = process.log.claim_sink()
     made = uploaded(sink, 0, 2)
-    process.at_manifest_put(Kind.LATE)
+    process.at_manifest_put(FaultKind.LATE)
     with pytest.raises(CommitUnknown):
         sink.append(made)
     rival = bucket.sink()
@@ -237,7 +237,7 @@ def test_a_read_that_shows_the_old_manifest_proves_nothing(bucket: Bucket) -> No
     process = bucket.process(patience_s=0.0)
     sink = process.log.claim_sink()
     made = uploaded(sink, 0, 2)
-    process.at_manifest_put(Kind.LATE)
+    process.at_manifest_put(FaultKind.LATE)
     with pytest.raises(CommitUnknown, match="may have landed"):
         sink.append(made)
     assert bucket.ranges() == []  # as if it had not landed
@@ -250,7 +250,7 @@ def test_the_same_append_called_again_after_an_unknown_one_is_there_once(bucket:
     process = bucket.process(patience_s=0.0)
     sink = process.log.claim_sink()
     made = uploaded(sink, 0, 2)
-    process.at_manifest_put(Kind.LATE)
+    process.at_manifest_put(FaultKind.LATE)
     with pytest.raises(CommitUnknown):
         sink.append(made)
     sink.append(made)
@@ -260,7 +260,7 @@ def test_the_same_append_called_again_after_an_unknown_one_is_there_once(bucket:
 
 def test_a_claim_whose_answer_is_lost_is_found(bucket: Bucket) -> None:
     process = bucket.process()
-    process.at_manifest_put(Kind.LOST_ANSWER)
+    process.at_manifest_put(FaultKind.LOST_ANSWER)
     sink = process.log.claim_sink()
     assert (sink.epoch, bucket.manifest.last_epoch) == (1, 1)
     appended(sink, 1)
@@ -270,7 +270,7 @@ def test_a_replacement_that_only_unlinks_called_again_after_an_unknown_one_is_re
     old = appended(bucket.sink(), 2)
     process = bucket.process(patience_s=0.0)
     compactor = process.log.claim_compactor(lease_ms=0, holder="c")
-    process.at_manifest_put(Kind.LOST_ANSWER)
+    process.at_manifest_put(FaultKind.LOST_ANSWER)
     replacement = Replacement((Swap((old,), ()),), first_dirty_offset=2)
     with pytest.raises(CommitUnknown):
         compactor.replace(replacement)

@@ -17,7 +17,7 @@ from keyfold.errors import (
 from keyfold.log.gc import collect_garbage, orphan_names
 from keyfold.log.names import MANIFEST_NAME
 from keyfold.log.partition_log import Replacement, Swap
-from keyfold.store.wrappers.faults import Fault, Kind, SimulatedCrash
+from keyfold.store.wrappers.faults import Fault, FaultKind, SimulatedCrash
 from tests.support.bucket import HOUR_MS, PLACE, Bucket, appended, merge, uploaded
 
 
@@ -171,7 +171,7 @@ def test_a_deletion_that_crashes_is_finished_by_the_next_and_forgotten_then(buck
     old = appended(bucket.sink(), 2)
     compactor = bucket.compactor()
     compactor.replace(merge(compactor, old))
-    process = bucket.process(Fault(lambda call: call.operation == "delete", Kind.CRASH_AFTER))
+    process = bucket.process(Fault(lambda call: call.operation == "delete", FaultKind.CRASH_AFTER))
     session = process.log.claim_compactor(lease_ms=0, holder="c")
     with pytest.raises(SimulatedCrash):
         collect_garbage(process.store, session, 0)
@@ -186,7 +186,7 @@ def test_a_delete_that_lands_again_much_later_hits_nothing(bucket: Bucket) -> No
     old = appended(sink, 2)
     compactor = bucket.compactor()
     compactor.replace(merge(compactor, old))
-    process = bucket.process(Fault(lambda call: call.operation == "delete", Kind.LATE))
+    process = bucket.process(Fault(lambda call: call.operation == "delete", FaultKind.LATE))
     session = process.log.claim_compactor(lease_ms=0, holder="c")
     with pytest.raises(StoreError):
         collect_garbage(process.store, session, 0)

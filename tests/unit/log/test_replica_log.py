@@ -22,7 +22,7 @@ from keyfold.log.partition_log import PartitionLog, Replacement, Swap
 from keyfold.log.replica_log import ReplicaLog
 from keyfold.read.position import anchor_of, check_resumed
 from keyfold.store.api import Create
-from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind, SimulatedCrash
+from keyfold.store.wrappers.faults import Call, Fault, FaultKind, FaultyStore, SimulatedCrash
 from tests.support.bucket import Bucket, appended, uploaded
 from tests.support.manifests import entry
 from tests.support.replica_both import PLACE, URL, Both
@@ -33,7 +33,7 @@ def both() -> Both:
     return Both()
 
 
-def on_manifest(kind: Kind, times: int = 1) -> Fault:
+def on_manifest(kind: FaultKind, times: int = 1) -> Fault:
     def hits(call: Call) -> bool:
         return call.operation == "put" and call.key == PLACE.manifest_key
 
@@ -158,9 +158,9 @@ def test_a_source_must_be_loaded_again_after_the_claim(both: Both) -> None:
         session.mirror(early)
 
 
-@pytest.mark.parametrize("kind", [Kind.LOST_ANSWER, Kind.LATE, Kind.UNAVAILABLE, Kind.CONFLICT])
+@pytest.mark.parametrize("kind", [FaultKind.LOST_ANSWER, FaultKind.LATE, FaultKind.UNAVAILABLE, FaultKind.CONFLICT])
 @pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
-def test_a_commit_whose_answer_is_lost_is_made_once(both: Both, kind: Kind, first: bool) -> None:
+def test_a_commit_whose_answer_is_lost_is_made_once(both: Both, kind: FaultKind, first: bool) -> None:
     store = FaultyStore(both.replica)
     session = both.claim(store)
     if not first:
@@ -181,7 +181,7 @@ def test_a_commit_that_stays_unknown_is_tried_again(both: Both, first: bool) -> 
     if not first:
         session.mirror(both.load())
         both.append(2)
-    store.add(on_manifest(Kind.LATE, times=1), on_manifest(Kind.UNAVAILABLE, times=1000))
+    store.add(on_manifest(FaultKind.LATE, times=1), on_manifest(FaultKind.UNAVAILABLE, times=1000))
     source = both.load()
     with pytest.raises(CommitUnknown):
         session.mirror(source)
@@ -195,7 +195,7 @@ def test_a_promotion_whose_answer_is_lost_is_made_once(both: Both) -> None:
     store = FaultyStore(both.replica)
     session = both.claim(store)
     session.mirror(both.load())
-    store.add(on_manifest(Kind.LOST_ANSWER))
+    store.add(on_manifest(FaultKind.LOST_ANSWER))
     promoted = session.promote(both.load())
     assert both.there() == promoted
     assert len(promoted.lineage) == 1
@@ -204,7 +204,7 @@ def test_a_promotion_whose_answer_is_lost_is_made_once(both: Both) -> None:
 def test_a_demotion_whose_process_dies_is_there_or_not(both: Both) -> None:
     session = both.claim()
     manifest = session.mirror(both.load())
-    store = FaultyStore(both.source, [on_manifest(Kind.CRASH_LATE)])
+    store = FaultyStore(both.source, [on_manifest(FaultKind.CRASH_LATE)])
     with pytest.raises(SimulatedCrash):
         both.log_of(store).demote(manifest, name="old", source_url="s3://dr")
     both.append(1)  # still the source

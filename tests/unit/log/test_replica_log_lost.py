@@ -7,7 +7,7 @@ import pytest
 from keyfold.errors import Fenced, ManifestLost
 from keyfold.log.replica_log import ReplicaSession
 from keyfold.store.api import Create
-from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind
+from keyfold.store.wrappers.faults import Call, Fault, FaultKind, FaultyStore
 from tests.support.replica_both import PLACE, Both
 
 
@@ -68,7 +68,7 @@ def test_a_claim_is_not_taken_from_who_has_begun_the_replica_anew_meanwhile(both
     both.claim().mirror(both.load())
     store = FaultyStore(both.replica)
     lost = Loss(both)
-    store.add(Fault(lost.hits, Kind.UNAVAILABLE))
+    store.add(Fault(lost.hits, FaultKind.UNAVAILABLE))
     with pytest.raises(Fenced, match="another replicator has created it again"):
         both.claim(store, seed=3)
     assert lost.anew is not None

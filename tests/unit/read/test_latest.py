@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from keyfold.errors import SnapshotLost
 from keyfold.log.assembly import SegmentLimits
 from keyfold.log.record import CREATE_TIME, Record
-from keyfold.read.batches import Wish
+from keyfold.read.batches import SegmentRead
 from keyfold.read.blocks import ReadLimits
 from keyfold.read.key_hash import HASHES, key_hashes
 from keyfold.read.latest import Chosen, choose, chosen_batches
-from keyfold.read.latest_keys import KEY_BYTES, RowBits, Walk
+from keyfold.read.latest_keys import KEY_BYTES, KeyRange, RowBits
 from keyfold.read.log import Log
 from keyfold.read.records import records_of
 from keyfold.store.wrappers.counting import CountedStore
@@ -30,7 +30,7 @@ BUDGETS = (1, 200, 400, 3 * KEY_BYTES, 10**9)
 
 
 def state_of(made: MadeLog, chosen: Chosen) -> list[Record]:
-    batches = chosen_batches(made.store, made.place, chosen, Wish.of(0, 2**63 - 1, None, None, 300))
+    batches = chosen_batches(made.store, made.place, chosen, SegmentRead.of(0, 2**63 - 1, None, None, 300))
     return [r for batch in batches for r in records_of(batch)]
 
 
@@ -54,15 +54,15 @@ def test_keys_that_do_not_fit_are_walked_over_about_as_often_as_they_are_too_man
             [record(o, f"key-{o * 7919 % 8000}", None if o % 11 == 0 else "v") for o in range(start, start + 5_000)]
         )
     held: list[int] = []
-    take = Walk.take
+    take = KeyRange.take
 
-    def watched(walk: Walk, keys: pa.Array, tombstones: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> object:
+    def watched(walk: KeyRange, keys: pa.Array, tombstones: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> object:
         for rows in take(walk, keys, tombstones):
             held.append(walk.held_bytes)
             yield rows
 
     most = 8000 * (KEY_BYTES + 8) // 5
-    with patch.object(Walk, "take", watched):
+    with patch.object(KeyRange, "take", watched):
         chosen = choose(made.store, made.place, made.manifest, most, keys_at_once=100)
     assert 5 <= chosen.walk_count <= 8
     assert max(held) <= most
@@ -197,7 +197,7 @@ def test_bits_of_rows() -> None:
 
 
 def test_a_walk_that_cannot_hold_its_first_slice_is_too_wide() -> None:
-    walk = Walk(0, HASHES, 1)
+    walk = KeyRange(0, HASHES, 1)
     keys = pa.array([b"%d" % n for n in range(1000)], pa.binary())
     for _ in walk.take(keys, np.zeros(1000, np.bool_)):
         pass

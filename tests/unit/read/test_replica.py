@@ -15,7 +15,7 @@ from keyfold.read.log import Log
 from keyfold.replicas.documents import ENABLEMENT_NAME
 from keyfold.store.api import Create, ObjectStore
 from keyfold.store.memory import MemoryStore
-from keyfold.verify.findings import Kind
+from keyfold.verify.findings import FindingKind
 from keyfold.verify.partition import verify_partition
 from keyfold.verify.repair import REPLICA_DOCUMENT, apply_repair, plan_repair
 from tests.support.logs import MadeLog, records
@@ -52,7 +52,7 @@ class Followed:
         self.session.mirror(source)
         self.made.log.hold("dr", None, received_to=source.next_offset)
 
-    def verify(self, store: ObjectStore) -> list[tuple[Kind, str]]:
+    def verify(self, store: ObjectStore) -> list[tuple[FindingKind, str]]:
         report = verify_partition(store, self.place, clock=self.made.clock, random=Random(1))
         return [(f.kind, f.what) for f in report.findings]
 
@@ -73,10 +73,10 @@ def test_objects_that_came_before_their_manifest_are_no_sign_of_an_older_one(fol
     followed.made.compact()
     followed.copy()
     found = followed.verify(followed.replica)
-    assert {kind for kind, _ in found} == {Kind.ORPHAN}
+    assert {kind for kind, _ in found} == {FindingKind.ORPHAN}
     assert "a running round needs it, or the replicator deletes it" in found[0][1]
     followed.follow()
-    assert {kind for kind, _ in followed.verify(followed.replica)} <= {Kind.REPLACED}
+    assert {kind for kind, _ in followed.verify(followed.replica)} <= {FindingKind.REPLACED}
 
 
 def test_describe_says_who_follows_whom(followed: Followed) -> None:
@@ -102,7 +102,7 @@ def test_a_promoted_log_says_what_it_goes_on_with_and_is_sound(followed: Followe
     promoted = followed.session.promote()
     assert f"lineage  continues log {old} from offset 5" in "\n".join(manifest_lines(promoted))
     assert promoted.last_epoch == 40
-    assert {kind for kind, _ in followed.verify(followed.replica)} == {Kind.ORPHAN}
+    assert {kind for kind, _ in followed.verify(followed.replica)} == {FindingKind.ORPHAN}
 
 
 def test_a_replicas_manifest_is_not_repaired_by_the_way(followed: Followed) -> None:

@@ -18,7 +18,7 @@ from keyfold.store.api import Create, ObjectStore
 from keyfold.store.documents import DocumentUnreadable
 from keyfold.store.memory import MemoryStore
 from keyfold.store.s3 import S3Location
-from keyfold.store.wrappers.faults import Call, Chaos, Fault, FaultyStore, Kind
+from keyfold.store.wrappers.faults import Call, Chaos, Fault, FaultKind, FaultyStore
 
 DIR = "topics"
 
@@ -228,7 +228,7 @@ def test_a_registration_under_anothers_key_is_refused() -> None:
 
 
 def test_a_lost_answer_registers_once() -> None:
-    store = FaultyStore(memory(), [Fault(is_put, Kind.LOST_ANSWER)])
+    store = FaultyStore(memory(), [Fault(is_put, FaultKind.LOST_ANSWER)])
     made = registry(store).add(replica())
     assert registry(store).load("dr") == made
 
@@ -242,13 +242,13 @@ def test_a_change_is_not_made_again_over_a_later_one() -> None:
         if call.operation == "put" and sum(1 for c in store.calls if c.operation == "put") == 2:
             registry(inner, 7).resume("dr")
 
-    store = FaultyStore(inner, [Fault(is_put, Kind.LOST_ANSWER)], on_call=resume)
+    store = FaultyStore(inner, [Fault(is_put, FaultKind.LOST_ANSWER)], on_call=resume)
     registry(store, 1).pause("dr")
     assert not registry(inner).load("dr").is_paused
 
 
 def test_a_store_that_stays_away_says_what_is_unknown() -> None:
-    store = FaultyStore(memory(), [Fault(is_put, Kind.UNAVAILABLE, times=10**6)])
+    store = FaultyStore(memory(), [Fault(is_put, FaultKind.UNAVAILABLE, times=10**6)])
     with pytest.raises(StoreUnavailable, match="no certain answer"):
         registry(store).add(replica())
 

@@ -8,9 +8,9 @@ import pytest
 
 from keyfold.errors import KeyfoldError
 from keyfold.restore.errors import RestoreBusy, RestoreFenced
-from keyfold.restore.partition import Settings
-from keyfold.restore.run import Request
-from keyfold.restore.selection import Selection
+from keyfold.restore.partition import RestoreSettings
+from keyfold.restore.run import RestoreRequest
+from keyfold.restore.selection import RestoreSelection
 from keyfold.restore.window import Window, in_force
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.wrappers.faults import Call, Chaos, Fault, FaultyStore, SimulatedCrash, every_fault
@@ -21,8 +21,8 @@ from tests.unit.restore.test_restore import bare, made, of_log, run
 TEXT = "a=1 b=2 a= c=3 b=4 d=5 e=6"
 
 
-def request(*, latest: bool = False) -> Request:
-    return Request("users", Selection(latest=latest), Settings(window_records=2, patience_s=60))
+def request(*, latest: bool = False) -> RestoreRequest:
+    return RestoreRequest("users", RestoreSelection(latest=latest), RestoreSettings(window_records=2, patience_s=60))
 
 
 def calls_of(*, latest: bool) -> list[Call]:

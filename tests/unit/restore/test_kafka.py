@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 from keyfold.errors import ConfigError
-from keyfold.kafka.cluster import Cluster
+from keyfold.kafka.cluster import KafkaCluster
 from keyfold.kafka.errors import KafkaUnavailable
 from keyfold.kafka.reading import read_topic
 from keyfold.kafka.settings import client_settings
@@ -31,7 +31,7 @@ def servers(mock: Producer) -> str:
 
 
 def target_of(servers: str, *, send_s: float = 10, **settings: str) -> KafkaTarget:
-    cluster = Cluster(client_settings(servers))
+    cluster = KafkaCluster(client_settings(servers))
     topic = TargetTopic("t", "", "", 4, {"max.message.bytes": "100000", **settings})
     return KafkaTarget(cluster, topic, send_s=send_s, largest_bytes=1000)
 
@@ -96,7 +96,7 @@ def test_a_broker_that_is_not_there_is_an_error_that_may_pass() -> None:
     with pytest.raises(KafkaUnavailable):
         channel.settle()
     channel.close()
-    with Cluster(client_settings("127.0.0.1:9"), timeout_s=0.3) as cluster, pytest.raises(KafkaUnavailable):
+    with KafkaCluster(client_settings("127.0.0.1:9"), timeout_s=0.3) as cluster, pytest.raises(KafkaUnavailable):
         cluster.ends("t", [0])
 
 
@@ -147,7 +147,7 @@ def test_settings_that_cannot_be_used(tmp_path: Path, text: str, said: str) -> N
 
 def test_a_key_that_the_client_does_not_know_is_named_and_no_secret_is_repeated() -> None:
     with pytest.raises(ConfigError, match=r"`ssl\.bogus`") as caught:
-        Cluster({**client_settings("a:1"), "sasl.password": "hushhush", "ssl.bogus": "hushhush"})
+        KafkaCluster({**client_settings("a:1"), "sasl.password": "hushhush", "ssl.bogus": "hushhush"})
     assert "hushhush" not in str(caught.value)
 
 

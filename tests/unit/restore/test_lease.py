@@ -9,8 +9,8 @@ import pytest
 from keyfold.log.names import Place
 from keyfold.read.blocks import ReadLimits
 from keyfold.restore.lease import FRESH_SHARE, RENEW_SHARE, SEND_SHARE, Lease
-from keyfold.restore.partition import Settings
-from keyfold.restore.run import Request
+from keyfold.restore.partition import RestoreSettings
+from keyfold.restore.run import RestoreRequest
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import FaultyStore, SimulatedCrash
@@ -51,10 +51,10 @@ def test_what_a_dead_run_had_under_way_lands_before_the_next_one_looks() -> None
     clock = Landing(topic)
     log = made(clock)
     with pytest.raises(SimulatedCrash):
-        run(log, topic, clock, Request("users", settings=SMALL))
+        run(log, topic, clock, RestoreRequest("users", settings=SMALL))
     topic.dies_at = None
     clock.lands_from_s = clock.monotonic_s() + 31
-    run(log, topic, clock, Request("users", settings=SMALL), seed=2)
+    run(log, topic, clock, RestoreRequest("users", settings=SMALL), seed=2)
     clock.land()
     assert bare(topic.log(0)) == bare(of_log(log))
 
@@ -89,6 +89,6 @@ def test_a_window_whose_segment_goes_away_halfway_is_gone_on_with_where_it_stopp
             log.collect()
 
     topic.on_send = replaced
-    request = Request("users", settings=Settings(batch_bytes=2_000))
+    request = RestoreRequest("users", settings=RestoreSettings(batch_bytes=2_000))
     run(log, topic, clock, request, limits=ReadLimits(read_ahead_bytes=2_000))
     assert bare(topic.log(0)) == expected

@@ -11,7 +11,7 @@ from keyfold.errors import ConfigError
 from keyfold.restore.errors import RestoreRefused
 from keyfold.restore.journal import Journal
 from keyfold.restore.offsets import GroupOffset, format_offsets, parse_offsets, translate, translate_partition
-from keyfold.restore.run import Request
+from keyfold.restore.run import RestoreRequest
 from keyfold.restore.window import Window
 from keyfold.runtime.clock import ManualClock
 from keyfold.runtime.retry import RetryPolicy
@@ -72,7 +72,7 @@ def test_every_offset_is_where_its_record_landed(pieces: list[list[int]], cuts: 
 def test_rows_of_other_topics_are_left_out_and_unknown_partitions_refused() -> None:
     clock, topic = ManualClock(), FakeTopic()
     log = made(clock, "a=1 _ b=2 c=3 _ _")
-    request = Request("restored", settings=SMALL)
+    request = RestoreRequest("restored", settings=SMALL)
     one = restore(log, topic, clock, request)
     with pytest.raises(RestoreRefused, match="no restore into topic"):
         one.translate([GroupOffset("g", "users", 0, 1)])

@@ -17,8 +17,8 @@ from keyfold.log.manifest_codec import encode_manifest
 from keyfold.read.log import Log
 from keyfold.read.position import Anchor
 from keyfold.restore.journal import Journal
-from keyfold.restore.run import Outcome, Request, Restore
-from keyfold.restore.selection import Selection
+from keyfold.restore.run import Restore, RestoreOutcome, RestoreRequest
+from keyfold.restore.selection import RestoreSelection
 from keyfold.restore.window import Window
 from keyfold.runtime.clock import ManualClock
 from keyfold.runtime.retry import RetryPolicy
@@ -46,10 +46,10 @@ def promoted_copy(log: MadeLog, clock: ManualClock) -> MadeLog:
 
 def run(
     log: MadeLog, journal: MemoryStore, topic: FakeTopic, clock: ManualClock, number: int, *, latest: bool = False
-) -> Outcome:
+) -> RestoreOutcome:
     """A run over this log, with the journal in another place."""
     opened = Log(log.store, "topics", "users", clock=clock, random=Random(number))
-    request = Request("users", Selection(latest=latest), settings=SMALL)
+    request = RestoreRequest("users", RestoreSelection(latest=latest), settings=SMALL)
     one = Restore(
         opened, topic, request, clock=clock, random=Random(number), holder=f"run {number}", journal_store=journal
     )

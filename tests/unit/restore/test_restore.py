@@ -15,9 +15,9 @@ from keyfold.read.log import Log
 from keyfold.restore.errors import RestoreBusy, RestoreRefused, TargetMoved
 from keyfold.restore.lease import Lease
 from keyfold.restore.offsets import GroupOffset
-from keyfold.restore.partition import Settings
-from keyfold.restore.run import Outcome, Request, Restore
-from keyfold.restore.selection import EVERY, Selection, parse_to_offsets
+from keyfold.restore.partition import RestoreSettings
+from keyfold.restore.run import Restore, RestoreOutcome, RestoreRequest
+from keyfold.restore.selection import EVERY, RestoreSelection, parse_to_offsets
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import ObjectStore
 from keyfold.store.memory import MemoryStore
@@ -36,14 +36,17 @@ def made(clock: ManualClock, text: str = "a=1 b=2 a= c=3 b=4 d=5", segments: int
     return log
 
 
-def restore(log: MadeLog, topic: FakeTopic, clock: ManualClock, request: Request | None = None,
+def restore(log: MadeLog, topic: FakeTopic, clock: ManualClock, request: RestoreRequest | None = None,
             store: ObjectStore | None = None, seed: int = 1, limits: ReadLimits = READ_LIMITS) -> Restore:  # fmt: skip
     opened = Log(store or log.store, "topics", "users", clock=clock, random=Random(seed), limits=limits)
-    return Restore(opened, topic, request or Request("users"), clock=clock, random=Random(seed), holder=f"run {seed}")
+    return Restore(
+        opened, topic, request or RestoreRequest("users"), clock=clock, random=Random(seed), holder=f"run {seed}"
+    )
 
 
-def run(log: MadeLog, topic: FakeTopic, clock: ManualClock, request: Request | None = None,
-        store: ObjectStore | None = None, seed: int = 1, limits: ReadLimits = READ_LIMITS) -> Outcome:  # fmt: skip
+def run(log: MadeLog, topic: FakeTopic, clock: ManualClock, request: RestoreRequest | None = None,
+        store: ObjectStore | None = None, seed: int = 1,
+        limits: ReadLimits = READ_LIMITS) -> RestoreOutcome:  # fmt: skip
     one = restore(log, topic, clock, request, store, seed, limits)
     outcome = one.run(one.look())
     for error in outcome.failures.values():
@@ -59,16 +62,16 @@ def of_log(log: MadeLog) -> list[Record | None]:
     return list(Log(log.store, "topics", "users", clock=log.clock).read(log.place.partition))
 
 
-SMALL = Settings(window_records=2)
+SMALL = RestoreSettings(window_records=2)
 
 
 def test_everything_lands_once_and_a_rerun_writes_nothing() -> None:
     clock, topic = ManualClock(), FakeTopic()
     log = made(clock)
-    outcome = run(log, topic, clock, Request("users", settings=SMALL))
+    outcome = run(log, topic, clock, RestoreRequest("users", settings=SMALL))
     assert bare(topic.log(0)) == bare(of_log(log))
     assert (outcome.results[0].records, outcome.results[0].wrote) == (6, 6)
-    again = run(log, topic, clock, Request("users", settings=SMALL))
+    again = run(log, topic, clock, RestoreRequest("users", settings=SMALL))
     assert again.results[0].was_finished
     assert (again.results[0].records, again.results[0].wrote) == (6, 0)
     assert len(topic.log(0)) == 6
@@ -82,11 +85,11 @@ def test_a_run_that_dies_is_gone_on_from_without_repeating_or_losing(at: int, se
     topic = FakeTopic(random=Random(seed), lag=3, dies_at=at)
     log = made(clock)
     with pytest.raises(SimulatedCrash):
-        run(log, topic, clock, Request("users", settings=SMALL))
+        run(log, topic, clock, RestoreRequest("users", settings=SMALL))
     topic.die()
     topic.dies_at = None
     landed = len(topic.log(0))
-    outcome = run(log, topic, clock, Request("users", settings=SMALL), seed=2)
+    outcome = run(log, topic, clock, RestoreRequest("users", settings=SMALL), seed=2)
     assert bare(topic.log(0)) == bare(of_log(log))
     assert outcome.results[0].wrote == 6 - landed
     assert outcome.results[0].records == 6
@@ -130,13 +133,13 @@ def test_records_that_compaction_removes_between_two_runs_are_not_missed_by_the_
         topic = FakeTopic(random=Random(at), lag=2, dies_at=at)
         log = made(clock, "a=1 b=2 c=3 a=4 d=5 b=6 e=7 c=8 f=9", segments=3)
         with pytest.raises(SimulatedCrash):
-            run(log, topic, clock, Request("users", settings=SMALL))
+            run(log, topic, clock, RestoreRequest("users", settings=SMALL))
         topic.die()
         topic.dies_at = None
         log.append(records("a=10 g=11 d=", 9))
         log.compact(merge=True)
         log.collect()
-        run(log, topic, clock, Request("users", settings=SMALL), seed=2)
+        run(log, topic, clock, RestoreRequest("users", settings=SMALL), seed=2)
         state = {k: r.value for k, r in latest_of(r for r in topic.log(0) if r is not None).items()}
         assert state == {k: r.value for k, r in latest_of(r for r in of_log(log) if r is not None).items()}
 
@@ -162,7 +165,7 @@ def test_somebody_elses_records_are_found_before_and_after_a_death() -> None:
     topic.foreign(0)
     with pytest.raises(RestoreRefused, match="already has records: offsets 0 to 0"):
         run(log, topic, clock)
-    run(log, topic, clock, Request("users", settings=replace(SMALL, append=True)))
+    run(log, topic, clock, RestoreRequest("users", settings=replace(SMALL, append=True)))
     assert bare(topic.log(0)[1:]) == bare(of_log(log))
 
     topic = FakeTopic(topic_id="id-2", lag=2, dies_at=4)
@@ -193,7 +196,7 @@ def test_a_target_that_lost_what_it_had_is_refused() -> None:
     clock, topic = ManualClock(), FakeTopic(lag=0, dies_at=5)
     log = made(clock)
     topic.foreign(0)
-    request = Request("users", settings=replace(SMALL, append=True))
+    request = RestoreRequest("users", settings=replace(SMALL, append=True))
     with pytest.raises(SimulatedCrash):
         run(log, topic, clock, request)
     topic.die()
@@ -207,23 +210,23 @@ def test_ends_by_offset_by_time_and_by_count() -> None:
     clock = ManualClock()
     log = made(clock, "a=1 b=2 _ c=3 b=4 d=5")
     for number, (selection, expected) in enumerate((
-        (Selection(to_offsets={EVERY: 4}), 3),
-        (Selection(to_offsets={0: 1}), 1),
-        (Selection(to_timestamp=4000), 3),
-        (Selection(to_timestamp=99_000), 5),
-        (Selection(max_records=3), 3),
-        (Selection(max_records=0), 0),
-        (Selection(max_records=50), 5),
+        (RestoreSelection(to_offsets={EVERY: 4}), 3),
+        (RestoreSelection(to_offsets={0: 1}), 1),
+        (RestoreSelection(to_timestamp=4000), 3),
+        (RestoreSelection(to_timestamp=99_000), 5),
+        (RestoreSelection(max_records=3), 3),
+        (RestoreSelection(max_records=0), 0),
+        (RestoreSelection(max_records=50), 5),
     )):  # fmt: skip
         topic = FakeTopic(topic_id=f"id-{number}")
-        run(log, topic, clock, Request("users", selection))
+        run(log, topic, clock, RestoreRequest("users", selection))
         assert bare(topic.log(0)) == bare(of_log(log))[:expected]
 
 
 def test_an_end_that_was_asked_for_stays_what_it_was_when_the_log_grows() -> None:
     clock, topic = ManualClock(), FakeTopic(lag=0, dies_at=2)
     log = made(clock, "a=1 b=2 c=3")
-    request = Request("users", Selection(to_timestamp=99_000))
+    request = RestoreRequest("users", RestoreSelection(to_timestamp=99_000))
     with pytest.raises(SimulatedCrash):
         run(log, topic, clock, request)
     topic.die()
@@ -236,7 +239,7 @@ def test_an_end_that_was_asked_for_stays_what_it_was_when_the_log_grows() -> Non
 def test_the_latest_state_alone() -> None:
     clock, topic = ManualClock(), FakeTopic()
     log = made(clock, "a=1 b=2 a= c=3 b=4 d=5 =6")
-    run(log, topic, clock, Request("users", Selection(latest=True)))
+    run(log, topic, clock, RestoreRequest("users", RestoreSelection(latest=True)))
     assert [(r.key, r.value) for r in topic.log(0) if r] == [(b"c", b"3"), (b"b", b"4"), (b"d", b"5")]
 
 
@@ -244,7 +247,7 @@ def test_the_latest_state_of_a_run_that_died_deletes_what_was_deleted_since() ->
     for at in range(1, 5):
         clock, topic = ManualClock(), FakeTopic(lag=1, dies_at=at, random=Random(at))
         log = made(clock, "a=1 b=2 c=3 d=4")
-        request = Request("users", Selection(latest=True), SMALL)
+        request = RestoreRequest("users", RestoreSelection(latest=True), SMALL)
         with pytest.raises(SimulatedCrash):
             run(log, topic, clock, request)
         topic.die()
@@ -263,12 +266,12 @@ def test_a_finished_restore_goes_on_when_it_is_asked_to() -> None:
     run(log, topic, clock)
     log.append(records("x=1 y=2", 6))
     assert run(log, topic, clock).results[0].wrote == 0
-    result = run(log, topic, clock, Request("users", goes_on=True)).results[0]
+    result = run(log, topic, clock, RestoreRequest("users", goes_on=True)).results[0]
     assert (result.wrote, result.records, result.source_end) == (2, 8, 8)
     assert bare(topic.log(0)) == bare(of_log(log))
     topic.foreign(0)
     with pytest.raises(TargetMoved, match="this restore ended at offset 8"):
-        run(log, topic, clock, Request("users", goes_on=True))
+        run(log, topic, clock, RestoreRequest("users", goes_on=True))
 
 
 def test_other_options_than_it_was_begun_with_are_refused() -> None:
@@ -276,7 +279,7 @@ def test_other_options_than_it_was_begun_with_are_refused() -> None:
     log = made(clock)
     run(log, topic, clock)
     with pytest.raises(RestoreRefused, match="was started with latest=False"):
-        run(log, topic, clock, Request("users", Selection(latest=True)))
+        run(log, topic, clock, RestoreRequest("users", RestoreSelection(latest=True)))
 
 
 def test_a_topic_that_was_made_anew_is_another_restore() -> None:
@@ -297,7 +300,7 @@ def test_several_partitions_each_by_itself() -> None:
         run(logs[0], topic, clock)
     assert not topic.log(0)
     topic = FakeTopic(count=3)
-    outcome = run(logs[0], topic, clock, Request("users", partitions=(2,)))
+    outcome = run(logs[0], topic, clock, RestoreRequest("users", partitions=(2,)))
     assert [result.partition for result in outcome.results] == [2]
     outcome = run(logs[0], topic, clock)
     assert [(result.partition, result.wrote) for result in outcome.results] == [(0, 2), (1, 1), (2, 0)]
@@ -310,7 +313,7 @@ def test_a_new_topic_gets_what_the_log_followed() -> None:
     log = MadeLog(store=MemoryStore(clock=clock), clock=clock)
     log.log.create(settings={"cleanup.policy": "compact", "delete.retention.ms": "1000"})
     log.append(records("a=1"))
-    run(log, topic, clock, Request("users", topic_config={"retention.ms": "-1"}, partition_count=4))
+    run(log, topic, clock, RestoreRequest("users", topic_config={"retention.ms": "-1"}, partition_count=4))
     assert topic.created == [
         (
             "users",
@@ -327,10 +330,10 @@ def test_a_new_topic_gets_what_the_log_followed() -> None:
 
 
 def hazards(
-    log: MadeLog, settings: dict[str, str], clock: ManualClock, selection: Selection | None = None
+    log: MadeLog, settings: dict[str, str], clock: ManualClock, selection: RestoreSelection | None = None
 ) -> dict[str, str]:
     topic = FakeTopic(settings={"cleanup.policy": "delete", **settings})
-    one = restore(log, topic, clock, Request("users", selection or Selection()))
+    one = restore(log, topic, clock, RestoreRequest("users", selection or RestoreSelection()))
     outlook = one.look()
     found = {h.kind: f"{'error' if h.is_error else 'warning'}: {h}" for h in outlook.hazards}
     if outlook.errors:
@@ -352,7 +355,7 @@ def test_what_would_go_wrong_is_said_before_anything_is_written() -> None:
     said = hazards(log, {"cleanup.policy": "compact"}, clock)
     assert "error: partition 0 has 1 records without a key, the first at offset 2" in said["keyless"]
     assert "timestamp-zero" in said
-    assert "keyless" not in hazards(log, {"cleanup.policy": "compact"}, clock, Selection(skip_keyless=True))
+    assert "keyless" not in hazards(log, {"cleanup.policy": "compact"}, clock, RestoreSelection(skip_keyless=True))
     said = hazards(log, {"max.message.bytes": "900"}, clock)
     assert "error: partition 0 has records larger than max.message.bytes=900" in said["too-large"]
     assert "offset 2 has 97" in said["too-large"]
@@ -378,21 +381,21 @@ def test_another_number_of_partitions_is_refused() -> None:
     clock, topic = ManualClock(), FakeTopic(count=2)
     with pytest.raises(RestoreRefused, match="has 2 partitions, but the log has 1"):
         run(made(clock), topic, clock)
-    run(made(clock), topic, clock, Request("users", partition_count=2))
+    run(made(clock), topic, clock, RestoreRequest("users", partition_count=2))
 
 
 def test_a_state_at_a_moment_that_was_compacted_away_is_warned_of() -> None:
     clock = ManualClock()
     log = made(clock, "a=1 b=2 a=3 c=4")
     log.compact()
-    assert "compacted-beyond" in hazards(log, {}, clock, Selection(to_offsets={EVERY: 2}))
+    assert "compacted-beyond" in hazards(log, {}, clock, RestoreSelection(to_offsets={EVERY: 2}))
     assert "compacted-beyond" not in hazards(log, {}, clock)
 
 
 def test_the_source_offset_in_a_header() -> None:
     clock, topic = ManualClock(), FakeTopic(dies_at=4, lag=1)
     log = made(clock)
-    request = Request("users", settings=replace(SMALL, offset_header="source-offset"))
+    request = RestoreRequest("users", settings=replace(SMALL, offset_header="source-offset"))
     with pytest.raises(SimulatedCrash):
         run(log, topic, clock, request)
     topic.die()
@@ -413,7 +416,7 @@ def test_a_failure_that_passes_is_gone_on_from_in_the_same_run() -> None:
             raise Away("the broker is away")
 
     topic.on_send = fail
-    run(log, topic, clock, Request("users", settings=SMALL))
+    run(log, topic, clock, RestoreRequest("users", settings=SMALL))
     assert bare(topic.log(0)) == bare(of_log(log))
 
 
@@ -423,14 +426,14 @@ def test_to_offsets_as_they_are_given() -> None:
         with pytest.raises(ConfigError):
             parse_to_offsets(wrong)
     with pytest.raises(ConfigError, match="cannot be combined with --to-offset"):
-        Selection(to_offsets={0: 1}, latest=True)
+        RestoreSelection(to_offsets={0: 1}, latest=True)
 
 
 def test_a_partition_that_the_log_got_later_is_named_and_continue_takes_it_in() -> None:
     clock, topic = ManualClock(), FakeTopic(lag=0, count=2)
     store = MemoryStore(clock=clock)
     log = made(clock, "a=1 b=2", store=store)
-    request = Request("users", settings=SMALL, partition_count=2)
+    request = RestoreRequest("users", settings=SMALL, partition_count=2)
     run(log, topic, clock, request)
     second = made(clock, "c=3 d=4", 1, partition=1, store=store)
     one = restore(log, topic, clock, request, seed=2)
@@ -456,14 +459,14 @@ def test_a_partition_that_the_log_got_later_is_named_and_continue_takes_it_in() 
     assert (ours, others) == ([GroupOffset(None, "users", 1, 2)], [])
 
 
-@pytest.mark.parametrize("selection", [Selection(), Selection(latest=True)])
-def test_a_partition_of_which_nothing_was_restored_yet_misses_no_tombstone(selection: Selection) -> None:
+@pytest.mark.parametrize("selection", [RestoreSelection(), RestoreSelection(latest=True)])
+def test_a_partition_of_which_nothing_was_restored_yet_misses_no_tombstone(selection: RestoreSelection) -> None:
     """The first run was about another partition: what was purged since its plan deletes nothing that is there."""
     clock, topic = ManualClock(), FakeTopic(lag=0, count=2)
     store = MemoryStore(clock=clock)
     log = made(clock, "a=1 b=2", store=store)
     second = made(clock, "c=3 d=4", 1, partition=1, store=store)
-    request = Request("users", selection, settings=SMALL, partitions=(0,))
+    request = RestoreRequest("users", selection, settings=SMALL, partitions=(0,))
     run(log, topic, clock, request)
     second.append(records("c= z=1", 2))
     second.compact()

@@ -15,11 +15,11 @@ from prometheus_client import CollectorRegistry
 
 from keyfold.errors import AccessDenied, BucketMissing, ObjectNotFound, StoreUnavailable
 from keyfold.runtime.clock import ManualClock
-from keyfold.runtime.health import AWAY_S, Vitals
+from keyfold.runtime.health import AWAY_S, Liveness
 from keyfold.runtime.metrics_server import serving
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
-from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind
+from keyfold.store.wrappers.faults import Fault, FaultKind, FaultyStore
 from keyfold.store.wrappers.observation import ObservedStore
 from tests.support.proof import wait_for
 
@@ -32,14 +32,14 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def vitals(clock: ManualClock) -> Vitals:
-    found = Vitals(clock, QUIET_MAX_S)
+def vitals(clock: ManualClock) -> Liveness:
+    found = Liveness(clock, QUIET_MAX_S)
     found.begun()
     return found
 
 
 def test_who_starts_is_alive_and_not_ready_whatever_the_store_says(clock: ManualClock) -> None:
-    vitals = Vitals(clock, QUIET_MAX_S)
+    vitals = Liveness(clock, QUIET_MAX_S)
     vitals.answered()
     assert vitals.live().is_good
     assert vitals.ready().why == "the process is starting"
@@ -47,18 +47,18 @@ def test_who_starts_is_alive_and_not_ready_whatever_the_store_says(clock: Manual
     assert vitals.ready().is_good
 
 
-def test_who_has_just_begun_is_alive_and_not_ready(vitals: Vitals) -> None:
+def test_who_has_just_begun_is_alive_and_not_ready(vitals: Liveness) -> None:
     assert vitals.live().is_good
     assert not vitals.ready().is_good
     assert vitals.ready().why == "the store has not answered yet"
 
 
-def test_who_was_answered_is_ready(vitals: Vitals) -> None:
+def test_who_was_answered_is_ready(vitals: Liveness) -> None:
     vitals.answered()
     assert vitals.ready().is_good
 
 
-def test_silence_beyond_the_bound_is_death_and_a_sign_of_life_undoes_it(vitals: Vitals, clock: ManualClock) -> None:
+def test_silence_beyond_the_bound_is_death_and_a_sign_of_life_undoes_it(vitals: Liveness, clock: ManualClock) -> None:
     vitals.answered()
     clock.sleep(QUIET_MAX_S)
     assert vitals.live().is_good
@@ -71,14 +71,14 @@ def test_silence_beyond_the_bound_is_death_and_a_sign_of_life_undoes_it(vitals: 
     assert vitals.ready().is_good
 
 
-def test_work_that_goes_on_is_alive_however_long_it_takes(vitals: Vitals, clock: ManualClock) -> None:
+def test_work_that_goes_on_is_alive_however_long_it_takes(vitals: Liveness, clock: ManualClock) -> None:
     for _ in range(50):
         clock.sleep(QUIET_MAX_S - 1)
         vitals.moved()
     assert vitals.live().is_good
 
 
-def test_of_several_loops_the_most_silent_one_counts(vitals: Vitals, clock: ManualClock) -> None:
+def test_of_several_loops_the_most_silent_one_counts(vitals: Liveness, clock: ManualClock) -> None:
     vitals.moved("replica dr")
     clock.sleep(QUIET_MAX_S + 1)
     vitals.moved()
@@ -88,7 +88,7 @@ def test_of_several_loops_the_most_silent_one_counts(vitals: Vitals, clock: Manu
     vitals.over("replica dr")
 
 
-def test_a_store_is_away_when_it_is_asked_in_vain_for_a_while(vitals: Vitals, clock: ManualClock) -> None:
+def test_a_store_is_away_when_it_is_asked_in_vain_for_a_while(vitals: Liveness, clock: ManualClock) -> None:
     vitals.answered()
     vitals.unanswered("503")
     assert vitals.ready().is_good, "one lost answer is no outage"
@@ -100,18 +100,18 @@ def test_a_store_is_away_when_it_is_asked_in_vain_for_a_while(vitals: Vitals, cl
     assert vitals.ready().is_good
 
 
-def test_who_does_not_ask_the_store_does_not_miss_it(vitals: Vitals, clock: ManualClock) -> None:
+def test_who_does_not_ask_the_store_does_not_miss_it(vitals: Liveness, clock: ManualClock) -> None:
     vitals.answered()
     clock.sleep(QUIET_MAX_S)
     assert vitals.ready().is_good
 
 
-def test_a_store_that_never_answered_says_why(vitals: Vitals) -> None:
+def test_a_store_that_never_answered_says_why(vitals: Liveness) -> None:
     vitals.unanswered("no route to host")
     assert vitals.ready().why == "the store has not answered yet: no route to host"
 
 
-def test_a_turn_that_failed_makes_unready_until_one_succeeds(vitals: Vitals) -> None:
+def test_a_turn_that_failed_makes_unready_until_one_succeeds(vitals: Liveness) -> None:
     vitals.answered()
     vitals.turned("Spark did not start")
     assert vitals.ready().why == "the last run failed: Spark did not start"
@@ -122,7 +122,7 @@ def test_a_turn_that_failed_makes_unready_until_one_succeeds(vitals: Vitals) -> 
 
 def test_who_was_told_to_end_is_alive_and_not_ready(clock: ManualClock) -> None:
     stop = threading.Event()
-    vitals = Vitals(clock, QUIET_MAX_S, stop.is_set)
+    vitals = Liveness(clock, QUIET_MAX_S, stop.is_set)
     vitals.begun()
     vitals.answered()
     stop.set()
@@ -182,7 +182,7 @@ def test_a_refusal_is_an_answer(error: type[ObjectNotFound | AccessDenied]) -> N
 def test_no_answer_is_heard_also_in_the_middle_of_a_listing(clock: ManualClock) -> None:
     inner = MemoryStore(clock=clock)
     inner.put("a", b"", Create())
-    faulty = FaultyStore(inner, [Fault(lambda _: True, Kind.UNAVAILABLE, times=10**9)])
+    faulty = FaultyStore(inner, [Fault(lambda _: True, FaultKind.UNAVAILABLE, times=10**9)])
     heard = Heard()
     store = ObservedStore(faulty, heard)
     with pytest.raises(StoreUnavailable):
@@ -217,7 +217,7 @@ def asked(port: int, path: str) -> tuple[int, dict[str, Any]]:
             return error.code, json.loads(error.read())
 
 
-def test_probes_are_answered_beside_metrics(vitals: Vitals) -> None:
+def test_probes_are_answered_beside_metrics(vitals: Liveness) -> None:
     with serving(CollectorRegistry(), "127.0.0.1", 0, vitals) as port:
         assert asked(port, "/health/live") == (200, {"status": "alive", "message": "last progress 0 s ago"})
         unready = {"error_code": 503, "status": "not ready", "message": "the store has not answered yet"}
@@ -229,7 +229,7 @@ def test_probes_are_answered_beside_metrics(vitals: Vitals) -> None:
                 assert answer.headers["Content-Type"].startswith("text/plain")
 
 
-def test_a_probe_waits_for_no_scrape(vitals: Vitals) -> None:
+def test_a_probe_waits_for_no_scrape(vitals: Liveness) -> None:
     begun, may_end = threading.Event(), threading.Event()
 
     class Slow:
@@ -251,7 +251,7 @@ def test_a_probe_waits_for_no_scrape(vitals: Vitals) -> None:
         scrape.join()
 
 
-def test_idle_connections_keep_no_probe_out_and_hold_few_threads(vitals: Vitals) -> None:
+def test_idle_connections_keep_no_probe_out_and_hold_few_threads(vitals: Liveness) -> None:
     with (
         serving(CollectorRegistry(), "127.0.0.1", 0, vitals) as port,
         contextlib.ExitStack() as held,

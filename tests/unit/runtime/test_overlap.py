@@ -13,7 +13,7 @@ from keyfold.log.manifest import SegmentEntry
 from keyfold.runtime.clock import ManualClock
 from keyfold.runtime.overlap import FETCH_BYTES, FETCH_THREADS, SEND_BYTES, FetchAhead, SendBehind
 from keyfold.store.memory import MemoryStore
-from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind, SimulatedCrash
+from keyfold.store.wrappers.faults import Fault, FaultKind, FaultyStore, SimulatedCrash
 from keyfold_compactor.decide.settings import Encoding
 from keyfold_compactor.decide.work import MaskKey, UnitJob, UnitSource
 from keyfold_compactor.execute.mapping import packed
@@ -165,13 +165,13 @@ def test_a_unit_is_the_same_bytes_and_requests_with_and_without_overlap() -> Non
 @pytest.mark.parametrize(
     ("operation", "kind"),
     [
-        ("get_range", Kind.UNAVAILABLE),
-        ("upload.write", Kind.UNAVAILABLE),
-        ("upload.write", Kind.LOST_ANSWER),
-        ("upload.complete", Kind.LOST_ANSWER),
+        ("get_range", FaultKind.UNAVAILABLE),
+        ("upload.write", FaultKind.UNAVAILABLE),
+        ("upload.write", FaultKind.LOST_ANSWER),
+        ("upload.complete", FaultKind.LOST_ANSWER),
     ],
 )
-def test_a_request_beside_the_work_is_repeated_like_any_other(operation: str, kind: Kind) -> None:
+def test_a_request_beside_the_work_is_repeated_like_any_other(operation: str, kind: FaultKind) -> None:
     _, entry = rewritten(memory(), [], 2**60)
     _, other = rewritten(memory(), [Fault(lambda call: call.operation == operation, kind, times=2)], 0)
     assert other.checksum == entry.checksum
@@ -181,14 +181,14 @@ def test_a_request_beside_the_work_is_repeated_like_any_other(operation: str, ki
 def test_a_process_that_dies_beside_the_work_is_dead(operation: str) -> None:
     before = set(threading.enumerate())
     with pytest.raises(SimulatedCrash):
-        rewritten(memory(), [Fault(lambda call: call.operation == operation, Kind.CRASH_BEFORE)], 0)
+        rewritten(memory(), [Fault(lambda call: call.operation == operation, FaultKind.CRASH_BEFORE)], 0)
     assert not [t for t in set(threading.enumerate()) - before if t.name.startswith("keyfold-")]
 
 
 def test_an_upload_that_fails_for_good_is_given_up() -> None:
     inner = memory()
     unit, masks = job(inner)
-    store = FaultyStore(inner, [Fault(lambda c: c.operation == "upload.write", Kind.UNAVAILABLE, times=10**6)])
+    store = FaultyStore(inner, [Fault(lambda c: c.operation == "upload.write", FaultKind.UNAVAILABLE, times=10**6)])
     with pytest.raises(StoreUnavailable):
         rewrite_unit(unit, masks, store, patience(ManualClock(), Random(2)), overlap_bytes_min=0)
     assert list(inner.list_uploads("")) == []

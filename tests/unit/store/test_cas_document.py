@@ -15,7 +15,7 @@ from keyfold.store.api import Create, ObjectStore, Update
 from keyfold.store.cas_document import CasDocument, DocumentBody, document_retry, swap
 from keyfold.store.documents import DocumentUnreadable
 from keyfold.store.memory import MemoryStore
-from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind
+from keyfold.store.wrappers.faults import Call, Fault, FaultKind, FaultyStore
 
 KEY = "topics/_documents/one.json"
 
@@ -66,9 +66,9 @@ def test_a_change_that_changes_nothing_is_not_written() -> None:
     assert store.get(KEY).etag == before
 
 
-@pytest.mark.parametrize("kind", [Kind.LOST_ANSWER, Kind.UNAVAILABLE, Kind.LATE, Kind.CONFLICT])
+@pytest.mark.parametrize("kind", [FaultKind.LOST_ANSWER, FaultKind.UNAVAILABLE, FaultKind.LATE, FaultKind.CONFLICT])
 @pytest.mark.parametrize("exists", [True, False])
-def test_a_write_without_an_answer_is_made_once(kind: Kind, *, exists: bool) -> None:
+def test_a_write_without_an_answer_is_made_once(kind: FaultKind, *, exists: bool) -> None:
     store = memory()
     if exists:
         document(store).change(add("a"))
@@ -85,12 +85,12 @@ def test_a_change_that_landed_without_an_answer_is_not_made_again_after_others_w
         if len(puts) == 2 and is_put(call):
             document(store, 9).change(add("b"))
 
-    document(FaultyStore(store, [Fault(is_put, Kind.LOST_ANSWER)], on_call=others)).change(add("a"))
+    document(FaultyStore(store, [Fault(is_put, FaultKind.LOST_ANSWER)], on_call=others)).change(add("a"))
     assert document(store).read().body == {"names": ["a", "b"]}
 
 
 def test_a_write_that_stays_undecided_says_that_it_may_have_been_made() -> None:
-    away = FaultyStore(memory(), [Fault(is_put, Kind.CONFLICT, times=10_000)])
+    away = FaultyStore(memory(), [Fault(is_put, FaultKind.CONFLICT, times=10_000)])
     with pytest.raises(StoreUnavailable, match="no certain answer") as raised:
         document(away).change(add("a"))
     assert "may still take effect" in str(raised.value.hint)
@@ -129,11 +129,11 @@ def test_a_swap_is_refused_if_another_version_or_no_object_is_there() -> None:
 
 def test_a_swap_is_sent_once_without_a_retry_policy_and_repeated_unchanged_with_one() -> None:
     clock = ManualClock()
-    once = FaultyStore(memory(), [Fault(is_put, Kind.CONFLICT)])
+    once = FaultyStore(memory(), [Fault(is_put, FaultKind.CONFLICT)])
     with pytest.raises(ConditionUndecided):
         swap(once, KEY, b"1", "")
     etag = swap(once, KEY, b"1", "", document_retry(clock, Random(1)))
-    late = FaultyStore(once, [Fault(is_put, Kind.LOST_ANSWER)])
+    late = FaultyStore(once, [Fault(is_put, FaultKind.LOST_ANSWER)])
     assert swap(late, KEY, b"2", etag or "", RetryPolicy(clock, Random(2))) is None
     assert once.get(KEY).data == b"2", "the refusal was about the attempt that had landed"
     assert [call.mode for call in late.calls] == [Update(etag or "")] * 2

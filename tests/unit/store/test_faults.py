@@ -20,8 +20,8 @@ from keyfold.store.wrappers.faults import (
     Call,
     Chaos,
     Fault,
+    FaultKind,
     FaultyStore,
-    Kind,
     SimulatedCrash,
     every_fault,
     kinds_of,
@@ -60,16 +60,18 @@ def test_calls_are_numbered_and_logged() -> None:
 @pytest.mark.parametrize(
     ("kind", "raised", "lands", "lands_later"),
     [
-        (Kind.CRASH_BEFORE, SimulatedCrash, False, False),
-        (Kind.CRASH_AFTER, SimulatedCrash, True, True),
-        (Kind.CRASH_LATE, SimulatedCrash, False, True),
-        (Kind.UNAVAILABLE, StoreUnavailable, False, False),
-        (Kind.LOST_ANSWER, StoreUnavailable, True, True),
-        (Kind.LATE, StoreUnavailable, False, True),
-        (Kind.CONFLICT, ConditionUndecided, False, False),
+        (FaultKind.CRASH_BEFORE, SimulatedCrash, False, False),
+        (FaultKind.CRASH_AFTER, SimulatedCrash, True, True),
+        (FaultKind.CRASH_LATE, SimulatedCrash, False, True),
+        (FaultKind.UNAVAILABLE, StoreUnavailable, False, False),
+        (FaultKind.LOST_ANSWER, StoreUnavailable, True, True),
+        (FaultKind.LATE, StoreUnavailable, False, True),
+        (FaultKind.CONFLICT, ConditionUndecided, False, False),
     ],
 )
-def test_each_kind_does_what_it_says(kind: Kind, raised: type[BaseException], lands: bool, lands_later: bool) -> None:
+def test_each_kind_does_what_it_says(
+    kind: FaultKind, raised: type[BaseException], lands: bool, lands_later: bool
+) -> None:
     inner, store = faulty(Fault(1, kind))
     with pytest.raises(raised):
         store.put("a", b"1", Create())
@@ -80,7 +82,7 @@ def test_each_kind_does_what_it_says(kind: Kind, raised: type[BaseException], la
 
 
 def test_a_dead_process_does_nothing_more() -> None:
-    inner, store = faulty(Fault(2, Kind.CRASH_BEFORE))
+    inner, store = faulty(Fault(2, FaultKind.CRASH_BEFORE))
     upload = store.start_upload("b")
     with pytest.raises(SimulatedCrash):
         store.put("a", b"1", Create())
@@ -97,7 +99,7 @@ def test_a_crash_is_not_an_exception() -> None:
 
 
 def test_a_late_request_lands_before_the_call_it_was_given() -> None:
-    inner, store = faulty(Fault(1, Kind.LATE, lands_after=2))
+    inner, store = faulty(Fault(1, FaultKind.LATE, lands_after=2))
     with pytest.raises(StoreUnavailable):
         store.put("a", b"1", Create())
     with pytest.raises(ObjectNotFound):
@@ -108,7 +110,7 @@ def test_a_late_request_lands_before_the_call_it_was_given() -> None:
 
 
 def test_a_late_request_that_is_refused_is_heard_by_nobody() -> None:
-    inner, store = faulty(Fault(1, Kind.LATE))
+    inner, store = faulty(Fault(1, FaultKind.LATE))
     with pytest.raises(StoreUnavailable):
         store.put("a", b"same bytes", Create())
     store.put("a", b"same bytes", Create())
@@ -118,7 +120,7 @@ def test_a_late_request_that_is_refused_is_heard_by_nobody() -> None:
 
 
 def test_a_late_request_lands_with_the_bytes_of_then() -> None:
-    inner, store = faulty(Fault(1, Kind.LATE))
+    inner, store = faulty(Fault(1, FaultKind.LATE))
     buffer = bytearray(b"then")
     with pytest.raises(StoreUnavailable):
         store.put("a", buffer, Create())
@@ -128,7 +130,7 @@ def test_a_late_request_lands_with_the_bytes_of_then() -> None:
 
 
 def test_a_lost_answer_may_have_been_a_refusal() -> None:
-    inner, store = faulty(Fault(1, Kind.LOST_ANSWER))
+    inner, store = faulty(Fault(1, FaultKind.LOST_ANSWER))
     inner.put("a", b"0", Create())
     with pytest.raises(StoreUnavailable):
         store.put("a", b"1", Create())
@@ -136,7 +138,7 @@ def test_a_lost_answer_may_have_been_a_refusal() -> None:
 
 
 def test_a_predicate_chooses_calls_and_times_bounds_it() -> None:
-    _, store = faulty(Fault(lambda call: call.key.endswith("manifest"), Kind.UNAVAILABLE, times=2))
+    _, store = faulty(Fault(lambda call: call.key.endswith("manifest"), FaultKind.UNAVAILABLE, times=2))
     store.put("a", b"", Create())
     for _ in range(2):
         with pytest.raises(StoreUnavailable):
@@ -145,7 +147,7 @@ def test_a_predicate_chooses_calls_and_times_bounds_it() -> None:
 
 
 def test_a_fault_that_a_call_cannot_have_is_a_mistake_of_the_test() -> None:
-    _, store = faulty(Fault(1, Kind.CONFLICT))
+    _, store = faulty(Fault(1, FaultKind.CONFLICT))
     with pytest.raises(ValueError, match="cannot fail by `conflict`"):
         store.get("a")
 
@@ -166,7 +168,7 @@ def test_somebody_else_acts_between_calls() -> None:
 
 
 def test_a_part_whose_answer_was_lost_is_in_the_object_once() -> None:
-    inner, store = faulty(Fault(2, Kind.LOST_ANSWER), Fault(4, Kind.UNAVAILABLE))
+    inner, store = faulty(Fault(2, FaultKind.LOST_ANSWER), Fault(4, FaultKind.UNAVAILABLE))
     upload = store.start_upload("a")
     for part in (b"one", b"two"):
         with pytest.raises(StoreUnavailable):
@@ -178,7 +180,7 @@ def test_a_part_whose_answer_was_lost_is_in_the_object_once() -> None:
 
 
 def test_after_an_unknown_result_another_part_is_a_mistake() -> None:
-    _, store = faulty(Fault(2, Kind.LOST_ANSWER))
+    _, store = faulty(Fault(2, FaultKind.LOST_ANSWER))
     upload = store.start_upload("a")
     with pytest.raises(StoreUnavailable):
         upload.write(b"one")
@@ -186,8 +188,8 @@ def test_after_an_unknown_result_another_part_is_a_mistake() -> None:
         upload.write(b"two")
 
 
-@pytest.mark.parametrize("kind", [Kind.LOST_ANSWER, Kind.LATE, Kind.UNAVAILABLE])
-def test_completing_can_be_repeated(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [FaultKind.LOST_ANSWER, FaultKind.LATE, FaultKind.UNAVAILABLE])
+def test_completing_can_be_repeated(kind: FaultKind) -> None:
     inner, store = faulty(Fault(3, kind))
     upload = store.start_upload("a")
     upload.write(b"one")
@@ -199,7 +201,7 @@ def test_completing_can_be_repeated(kind: Kind) -> None:
 
 
 def test_a_conflict_costs_an_upload_its_parts() -> None:
-    _, store = faulty(Fault(3, Kind.CONFLICT))
+    _, store = faulty(Fault(3, FaultKind.CONFLICT))
     upload = store.start_upload("a")
     upload.write(b"one")
     with pytest.raises(UploadLost):
@@ -207,7 +209,7 @@ def test_a_conflict_costs_an_upload_its_parts() -> None:
 
 
 def test_a_late_start_leaves_an_upload_that_nobody_knows() -> None:
-    inner, store = faulty(Fault(1, Kind.LATE))
+    inner, store = faulty(Fault(1, FaultKind.LATE))
     with pytest.raises(StoreUnavailable):
         store.start_upload("a")
     assert list(inner.list_uploads("")) == []
@@ -238,8 +240,11 @@ def test_every_call_fails_in_every_way_that_it_can() -> None:
         store.land()
         assert is_there(inner, "a") is (
             fault.at == 2
-            or (fault.at == 1 and fault.kind in {Kind.CRASH_AFTER, Kind.CRASH_LATE, Kind.LATE, Kind.LOST_ANSWER})
-            or (fault.at == 3 and fault.kind in {Kind.CRASH_BEFORE, Kind.UNAVAILABLE})
+            or (
+                fault.at == 1
+                and fault.kind in {FaultKind.CRASH_AFTER, FaultKind.CRASH_LATE, FaultKind.LATE, FaultKind.LOST_ANSWER}
+            )
+            or (fault.at == 3 and fault.kind in {FaultKind.CRASH_BEFORE, FaultKind.UNAVAILABLE})
         )
 
 

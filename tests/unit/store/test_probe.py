@@ -26,7 +26,7 @@ from keyfold.store import probe as probing
 from keyfold.store.api import Blob, Create, ObjectStore, PutMode, PutResult, Update
 from keyfold.store.memory import MemoryStore
 from keyfold.store.s3 import S3Store
-from keyfold.store.wrappers.faults import Chaos, Fault, FaultyStore, Kind, SimulatedCrash, every_fault
+from keyfold.store.wrappers.faults import Chaos, Fault, FaultKind, FaultyStore, SimulatedCrash, every_fault
 from tests.support.moto import LocalS3Process
 from tests.support.versitygw import Versitygw
 
@@ -144,7 +144,7 @@ BROKEN = [
     NeverUpdates,
     OtherEtags,
 ]
-CRASHES = {Kind.CRASH_BEFORE, Kind.CRASH_AFTER, Kind.CRASH_LATE}
+CRASHES = {FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER, FaultKind.CRASH_LATE}
 
 
 @pytest.mark.parametrize("kind", BROKEN)
@@ -186,7 +186,9 @@ def test_probes_at_once_do_not_disturb_each_other() -> None:
 
 def test_a_left_over_of_the_same_seed_is_stepped_over() -> None:
     inner = MemoryStore()
-    store = FaultyStore(inner, [Fault(lambda call: call.operation == "put" and call.number > 1, Kind.CRASH_BEFORE)])
+    store = FaultyStore(
+        inner, [Fault(lambda call: call.operation == "put" and call.number > 1, FaultKind.CRASH_BEFORE)]
+    )
     with pytest.raises(SimulatedCrash):
         probe(store, "t", Random(1), rounds=0)
     assert len(list(inner.list(""))) == 1
@@ -213,9 +215,9 @@ def test_what_is_wrong_with_the_bucket_is_said_as_it_is(error: type[StoreError])
 
 def test_an_undecided_write_is_repeated() -> None:
     inner = MemoryStore()
-    store = FaultyStore(inner, chaos=Chaos(Random(3), 0.3, (Kind.CONFLICT,)))
+    store = FaultyStore(inner, chaos=Chaos(Random(3), 0.3, (FaultKind.CONFLICT,)))
     probe(store, "t", Random(1))
-    always = FaultyStore(inner, [Fault(lambda call: call.operation == "put", Kind.CONFLICT, times=1000)])
+    always = FaultyStore(inner, [Fault(lambda call: call.operation == "put", FaultKind.CONFLICT, times=1000)])
     with pytest.raises(ConditionUndecided):
         probe(always, "t", Random(1))
 
@@ -224,13 +226,18 @@ def test_a_single_request_that_is_refused_or_not_answered_ends_no_probe() -> Non
     clean = FaultyStore(MemoryStore())
     probe(clean, "t", Random(1), rounds=1)
     faults = [fault for fault in every_fault(clean.calls) if fault.kind not in CRASHES]
-    assert {fault.kind for fault in faults} == {Kind.UNAVAILABLE, Kind.LOST_ANSWER, Kind.LATE, Kind.CONFLICT}
+    assert {fault.kind for fault in faults} == {
+        FaultKind.UNAVAILABLE,
+        FaultKind.LOST_ANSWER,
+        FaultKind.LATE,
+        FaultKind.CONFLICT,
+    }
     for fault in faults:
         inner = MemoryStore()
         store = FaultyStore(inner, [fault])
         probe(store, "t", Random(1), rounds=1)
         failed = store.calls[int(str(fault.at)) - 1]
-        assert failed.operation == "delete" or fault.kind is Kind.LATE or list(inner.list("")) == []
+        assert failed.operation == "delete" or fault.kind is FaultKind.LATE or list(inner.list("")) == []
 
 
 @pytest.mark.sharded
@@ -245,7 +252,9 @@ def test_a_fifth_of_all_requests_may_fail(seed: int) -> None:
 def test_a_store_that_stays_away_is_reported_when_patience_ends() -> None:
     clock = ManualClock()
     begun_s = clock.monotonic_s()
-    store = FaultyStore(MemoryStore(), [Fault(lambda call: call.operation == "put", Kind.UNAVAILABLE, times=10**6)])
+    store = FaultyStore(
+        MemoryStore(), [Fault(lambda call: call.operation == "put", FaultKind.UNAVAILABLE, times=10**6)]
+    )
     with pytest.raises(StoreUnavailable):
         probing.probe(store, "t", clock, Random(1), patience_s=30)
     assert 10 < clock.monotonic_s() - begun_s <= 30
@@ -285,7 +294,7 @@ def test_two_that_won_a_race_are_proof_enough_although_a_third_was_not_answered(
 
 def test_a_race_with_an_answer_that_is_missing_is_run_again() -> None:
     """Of the two that may have won, one was not heard; nobody knows what the store did."""
-    lost = [Fault(lambda call: call.operation == "put" and call.number > 10, Kind.LOST_ANSWER)]
+    lost = [Fault(lambda call: call.operation == "put" and call.number > 10, FaultKind.LOST_ANSWER)]
     store = FaultyStore(MemoryStore(), lost)
     probe(store, "t", Random(1), rounds=1)
     clean = FaultyStore(MemoryStore())

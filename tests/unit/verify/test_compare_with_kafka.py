@@ -15,7 +15,7 @@ from keyfold.log.manifest import Gap
 from keyfold.log.record import Record
 from keyfold.read.log import Log
 from keyfold.verify.compare import ALL, Comparison, Extent, absent_partitions, compare_partition
-from keyfold.verify.findings import Kind
+from keyfold.verify.findings import FindingKind
 from tests.support.logs import MadeLog, record, records
 
 
@@ -89,7 +89,7 @@ def test_a_record_that_differs_in_one_field(change: dict[str, object]) -> None:
     made, topic = both("a=1 b=2 c=3")
     topic.records[1] = replace(topic.records[1], **change)  # type: ignore[arg-type]
     (finding,) = compare(made, topic).findings
-    assert (finding.kind, finding.offset) == (Kind.RECORD_DIFFERS, 1)
+    assert (finding.kind, finding.offset) == (FindingKind.RECORD_DIFFERS, 1)
     assert next(iter(change)) in finding.what
     assert finding.object == made.place.key(made.manifest.segments[0].name)
 
@@ -214,23 +214,23 @@ def test_only_what_both_can_have_is_compared() -> None:
     made = MadeLog()
     made.append(records("a=1 b=2 c=3 d=4"))
     comparison = compare(made, FakeTopic(records("c=3 d=4 e=5", 2), start=2))
-    assert [f.kind for f in comparison.findings] == [Kind.NOT_COMPARED]
+    assert [f.kind for f in comparison.findings] == [FindingKind.NOT_COMPARED]
     assert "offsets [0, 2) are no longer in Kafka" in comparison.findings[0].what
     assert comparison.compared == 2
     nothing = compare(made, FakeTopic([], start=9, end=9))
-    assert (nothing.compared, {f.kind for f in nothing.findings}) == (0, {Kind.NOT_COMPARED})
+    assert (nothing.compared, {f.kind for f in nothing.findings}) == (0, {FindingKind.NOT_COMPARED})
 
 
 def test_another_topic_and_a_truncated_one() -> None:
     made, topic = both("a=1 b=2 c=3")
     made.sink.follow({}, topic_id="one", cluster_id="")
     topic.id = "other"
-    assert [f.kind for f in compare(made, topic).findings] == [Kind.TOPIC_DIFFERS]
+    assert [f.kind for f in compare(made, topic).findings] == [FindingKind.TOPIC_DIFFERS]
     (fewer,) = compare(made, replace(topic, id="one", numbers=[])).findings
     assert "has 0 partitions and no partition 0" in fewer.what
     topic.id, topic.end = "one", 2
     topic.records = topic.records[:2]
-    assert [(f.kind, f.offset) for f in compare(made, topic).findings] == [(Kind.TOPIC_DIFFERS, -1)]
+    assert [(f.kind, f.offset) for f in compare(made, topic).findings] == [(FindingKind.TOPIC_DIFFERS, -1)]
 
 
 def test_a_suspect_that_is_gone_when_it_is_looked_up_again_is_none() -> None:
@@ -281,7 +281,7 @@ def test_damage_ends_the_comparison_with_a_note() -> None:
     log, topic = both("a=1 b=2")
     log.store.delete(log.place.key(log.manifest.segments[0].name))
     comparison = compare(log, topic)
-    assert [f.kind for f in comparison.findings] == [Kind.NOT_COMPARED]
+    assert [f.kind for f in comparison.findings] == [FindingKind.NOT_COMPARED]
     assert "stopped at damage" in comparison.findings[0].what
 
 

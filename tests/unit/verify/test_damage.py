@@ -19,9 +19,8 @@ from keyfold.read.log import Log
 from keyfold.store.api import Blob, Create, Update
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.counting import CountedStore
-from keyfold.store.wrappers.faults import Fault, FaultyStore
-from keyfold.store.wrappers.faults import Kind as FaultKind
-from keyfold.verify.findings import MAX_ALIKE, Finding, Kind, VerifyReport
+from keyfold.store.wrappers.faults import Fault, FaultKind, FaultyStore
+from keyfold.verify.findings import MAX_ALIKE, Finding, FindingKind, VerifyReport
 from keyfold.verify.partition import verify_partition
 from tests.support.logs import PLACE, MadeLog, columns, record, records
 
@@ -45,7 +44,7 @@ def verify(made: MadeLog) -> VerifyReport:
     return report
 
 
-def kinds(found: Sequence[Finding]) -> set[Kind]:
+def kinds(found: Sequence[Finding]) -> set[FindingKind]:
     return {f.kind for f in found}
 
 
@@ -93,11 +92,11 @@ def test_a_flip_of_any_byte_of_a_segment_is_found_and_named(codec: str) -> None:
     for at in range(0, len(whole), 7 if codec == "zstandard" else 31):
         overwrite(made, entry.name, whole[:at] + bytes((whole[at] ^ 0x40,)) + whole[at + 1 :])
         found = verify(made).damage
-        assert Kind.SEGMENT_CHECKSUM in kinds(found), at
+        assert FindingKind.SEGMENT_CHECKSUM in kinds(found), at
         assert all(made.place.key(entry.name) == f.object for f in found)
         in_block = int(np.searchsorted(blocks.position, at, side="right")) - 1
         if in_block >= 0:
-            (block,) = [f for f in found if f.kind is Kind.BLOCK_DAMAGED]
+            (block,) = [f for f in found if f.kind is FindingKind.BLOCK_DAMAGED]
             assert block.block == in_block
             assert "records, offsets" in block.lost
         with pytest.raises(Corrupt, match=entry.name):
@@ -109,7 +108,7 @@ def test_a_truncated_segment(made: MadeLog, left: int) -> None:
     name = made.manifest.segments[1].name
     overwrite(made, name, made.store.get(made.place.key(name)).data[:left])
     found = verify(made).damage
-    assert Kind.SEGMENT_TRUNCATED in kinds(found)
+    assert FindingKind.SEGMENT_TRUNCATED in kinds(found)
     assert {f.object for f in found} == {made.place.key(name)}
     with pytest.raises(Corrupt, match=name):
         list(Log(made.store, "topics", "users").read())
@@ -121,7 +120,7 @@ def test_a_flip_of_any_byte_of_an_index_is_found(made: MadeLog) -> None:
     for at in range(0, len(whole), 97):
         overwrite(made, entry.index_name, whole[:at] + bytes((whole[at] ^ 1,)) + whole[at + 1 :])
         found = verify(made).damage
-        assert Kind.INDEX_DAMAGED in kinds(found)
+        assert FindingKind.INDEX_DAMAGED in kinds(found)
         assert {f.object for f in found} == {made.place.key(entry.index_name)}
         with pytest.raises(Corrupt, match=entry.index_name):
             list(Log(made.store, "topics", "users").latest())
@@ -132,14 +131,14 @@ def test_a_flip_of_any_byte_of_the_manifest_is_found(made: MadeLog) -> None:
     for at in range(0, len(whole), 61):
         overwrite(made, "_manifest.avro", whole[:at] + bytes((whole[at] ^ 4,)) + whole[at + 1 :])
         (found,) = verify(made).damage
-        assert found.kind is Kind.MANIFEST_DAMAGED
+        assert found.kind is FindingKind.MANIFEST_DAMAGED
         assert found.object == made.place.manifest_key
 
 
 def test_a_lost_manifest(made: MadeLog) -> None:
     made.store.delete(made.place.manifest_key)
     (found,) = verify(made).damage
-    assert found.kind is Kind.MANIFEST_LOST
+    assert found.kind is FindingKind.MANIFEST_LOST
     assert "keyfold log repair" in found.to_do
 
 
@@ -149,8 +148,8 @@ def test_a_missing_segment_and_a_missing_index(made: MadeLog) -> None:
     made.store.delete(made.place.key(second.index_name))
     found = verify(made).damage
     assert [(f.kind, f.object) for f in found] == [
-        (Kind.SEGMENT_MISSING, made.place.key(first.name)),
-        (Kind.INDEX_MISSING, made.place.key(second.index_name)),
+        (FindingKind.SEGMENT_MISSING, made.place.key(first.name)),
+        (FindingKind.INDEX_MISSING, made.place.key(second.index_name)),
     ]
     assert f"{first.record_count} records" in found[0].lost
 
@@ -160,7 +159,7 @@ def test_two_swapped_segments(made: MadeLog) -> None:
     datas = [made.store.get(made.place.key(e.name)).data for e in (first, second)]
     overwrite(made, first.name, datas[1])
     overwrite(made, second.name, datas[0])
-    found = [f for f in verify(made).damage if f.kind is Kind.SEGMENT_SWAPPED]
+    found = [f for f in verify(made).damage if f.kind is FindingKind.SEGMENT_SWAPPED]
     assert [(f.object, f.what) for f in found] == [
         (made.place.key(first.name), f"has the bytes of {second.name}"),
         (made.place.key(second.name), f"has the bytes of {first.name}"),
@@ -174,10 +173,10 @@ def test_a_segment_of_another_log(made: MadeLog) -> None:
     index = other.store.get(other.place.key(theirs.index_name)).data
     mine = made.manifest.segments[-1]
     overwrite(made, mine.name, data)
-    assert Kind.SEGMENT_FOREIGN in kinds(verify(made).damage)
+    assert FindingKind.SEGMENT_FOREIGN in kinds(verify(made).damage)
     overwrite(made, mine.index_name, index)
     found = verify(made).damage
-    assert {Kind.SEGMENT_FOREIGN, Kind.SEGMENT_CHECKSUM, Kind.INDEX_DAMAGED} <= kinds(found)
+    assert {FindingKind.SEGMENT_FOREIGN, FindingKind.SEGMENT_CHECKSUM, FindingKind.INDEX_DAMAGED} <= kinds(found)
     assert {f.object for f in found} == {made.place.key(mine.name), made.place.key(mine.index_name)}
 
 
@@ -189,7 +188,7 @@ def test_a_segment_that_is_listed_twice(made: MadeLog, monkeypatch: pytest.Monke
         patched.setattr("keyfold.log.manifest_codec.faults", lambda _: [])
         overwrite(made, "_manifest.avro", encode_manifest(doubled))
     (found,) = verify(made).damage
-    assert found.kind is Kind.MANIFEST_DAMAGED
+    assert found.kind is FindingKind.MANIFEST_DAMAGED
     assert "an object is listed twice" in found.what
     assert f"{made_name(doubled)}: range starts at 12" in found.what
 
@@ -201,16 +200,16 @@ def made_name(manifest: Manifest) -> str:
 @pytest.mark.parametrize(
     ("change", "kind"),
     [
-        (lambda e: replace(e, record_count=e.record_count + 1), Kind.COUNT_WRONG),
-        (lambda e: replace(e, tombstone_count=0, unmarked_tombstone_count=0), Kind.COUNT_WRONG),
-        (lambda e: replace(e, keyless_count=0), Kind.COUNT_WRONG),
-        (lambda e: replace(e, max_timestamp=e.max_timestamp + 1), Kind.TIMES_WRONG),
-        (lambda e: replace(e, last_offset=e.last_offset - 1), Kind.OFFSETS_WRONG),
-        (lambda e: replace(e, unmarked_tombstone_count=1), Kind.MARKS_WRONG),
-        (lambda e: replace(e, cleaned_epochs=()), Kind.MARKS_WRONG),
+        (lambda e: replace(e, record_count=e.record_count + 1), FindingKind.COUNT_WRONG),
+        (lambda e: replace(e, tombstone_count=0, unmarked_tombstone_count=0), FindingKind.COUNT_WRONG),
+        (lambda e: replace(e, keyless_count=0), FindingKind.COUNT_WRONG),
+        (lambda e: replace(e, max_timestamp=e.max_timestamp + 1), FindingKind.TIMES_WRONG),
+        (lambda e: replace(e, last_offset=e.last_offset - 1), FindingKind.OFFSETS_WRONG),
+        (lambda e: replace(e, unmarked_tombstone_count=1), FindingKind.MARKS_WRONG),
+        (lambda e: replace(e, cleaned_epochs=()), FindingKind.MARKS_WRONG),
     ],
 )
-def test_a_wrong_entry(made: MadeLog, change: Callable[[SegmentEntry], SegmentEntry], kind: Kind) -> None:
+def test_a_wrong_entry(made: MadeLog, change: Callable[[SegmentEntry], SegmentEntry], kind: FindingKind) -> None:
     swap_entry(made, 1, change)
     found = verify(made).damage
     assert kind in kinds(found)
@@ -235,7 +234,7 @@ def rewrite(made: MadeLog, at: int, batch: Sequence[Record], *, keep_index: bool
 def test_a_resurrected_key_below_the_first_dirty_offset(made: MadeLog) -> None:
     rewrite(made, 0, [record(1, "b", "1"), record(2, "a", "2"), record(3, "c", "1")], keep_index=False)
     (found,) = verify(made).damage
-    assert found.kind is Kind.KEY_RESURRECTED
+    assert found.kind is FindingKind.KEY_RESURRECTED
     assert found.offset == 1
     assert "a record of key b'b' exists although its tombstone at offset 5 is clean" in found.what
 
@@ -243,7 +242,7 @@ def test_a_resurrected_key_below_the_first_dirty_offset(made: MadeLog) -> None:
 def test_a_superseded_record_below_the_first_dirty_offset(made: MadeLog) -> None:
     rewrite(made, 0, [record(0, "a", "1"), record(2, "a", "2"), record(3, "c", "1")], keep_index=False)
     (found,) = verify(made).damage
-    assert found.kind is Kind.RECORD_SUPERSEDED
+    assert found.kind is FindingKind.RECORD_SUPERSEDED
     assert (found.offset, found.object) == (0, made.place.key(made.manifest.segments[0].name))
 
 
@@ -257,9 +256,9 @@ def test_a_lost_tombstone_and_a_lost_record(made: MadeLog) -> None:
     rewrite(made, 1, [record(4, "d", "1"), record(7, "e", "1")], keep_index=True)
     found = verify(made).damage
     lost = {f.kind: f for f in found}
-    assert lost[Kind.TOMBSTONE_LOST].offset == 5
-    assert "the tombstone of key b'b'" in lost[Kind.TOMBSTONE_LOST].lost
-    assert lost[Kind.RECORD_LOST].offset == 6
+    assert lost[FindingKind.TOMBSTONE_LOST].offset == 5
+    assert "the tombstone of key b'b'" in lost[FindingKind.TOMBSTONE_LOST].lost
+    assert lost[FindingKind.RECORD_LOST].offset == 6
 
 
 def test_bounded_memory_finds_the_same() -> None:

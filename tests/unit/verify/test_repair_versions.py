@@ -14,7 +14,7 @@ from keyfold.log.record import Record
 from keyfold.read.log import Log
 from keyfold.store.api import Create, ObjectStore, ObjectVersion, Update, VersionedStore
 from keyfold.store.memory import MemoryStore
-from keyfold.verify.findings import Kind
+from keyfold.verify.findings import FindingKind
 from keyfold.verify.partition import verify_partition
 from keyfold.verify.repair import RepairPlan, apply_repair, copy_name, plan_repair
 from tests.support.logs import MadeLog, latest_of, record, records
@@ -117,7 +117,7 @@ def test_a_damaged_manifest_is_replaced_only_where_that_is_asked_for_and_a_copy_
     assert made.store.get(made.place.key(copy_name(found.damaged))).data == bytes_of_damage
     assert any("newer versions cannot be read" in note for note in found.notes)
     report = verify_partition(made.store, made.place, clock=made.clock, random=made.random)
-    assert {f.kind for f in report.findings} == {Kind.REPLACED, Kind.MANIFEST_COPY}
+    assert {f.kind for f in report.findings} == {FindingKind.REPLACED, FindingKind.MANIFEST_COPY}
     assert report.is_sound
 
 

@@ -16,7 +16,7 @@ from keyfold.log.partition_log import PartitionLog
 from keyfold.spark.verify import _answer_batch, _checker, _deal, _Gathered, _suspector, _take
 from keyfold.store.api import ObjectStore
 from keyfold.store.memory import MemoryStore
-from keyfold.verify.findings import Finding, Kind, VerifyReport
+from keyfold.verify.findings import Finding, FindingKind, VerifyReport
 from keyfold.verify.key_rules import Suspect, Suspected, Suspects
 from keyfold.verify.partition import verify_partition
 from keyfold.verify.round import Round, SegmentResult
@@ -92,7 +92,7 @@ def test_an_answer_of_a_task_cannot_run_code_in_the_driver(tmp_path: Path) -> No
 
 def test_an_answer_arrives_as_it_left(tmp_path: Path) -> None:
     entry = made_log(MemoryStore(), Place("topics", "users", 0), seed=3).log.load().manifest.segments[0]
-    finding = Finding(Kind.BLOCK_DAMAGED, "topics/ü", "a block", block=2, offset=2**62)
+    finding = Finding(FindingKind.BLOCK_DAMAGED, "topics/ü", "a block", block=2, offset=2**62)
     result = SegmentResult(entry, bytes(range(224, 256)), 7, has_index=True, knows_keys=False, findings=(finding,))
     suspected = Suspected(gone=Suspects([Suspect(5, -1, 1)], 9))
     gathered = _Gathered()

@@ -16,7 +16,7 @@ from keyfold.log.partition_log import PartitionLog
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS, ObjectStore
 from keyfold.store.memory import MemoryStore
-from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind
+from keyfold.store.wrappers.faults import Fault, FaultKind, FaultyStore
 from keyfold_compactor.decide.policy import MaintenanceTask, decide_cleaning, forecast
 from keyfold_compactor.decide.retention import born_ms, expiry
 from keyfold_compactor.decide.settings import TopicSettings
@@ -354,7 +354,7 @@ def test_a_retention_that_fails_is_reported_and_stops_no_other_work() -> None:
     clock = ManualClock()
     store, _ = hourly_log(clock)
     fault = Fault(
-        lambda call: call.operation == "put" and call.key == PLACE.manifest_key, Kind.UNAVAILABLE, times=10**6
+        lambda call: call.operation == "put" and call.key == PLACE.manifest_key, FaultKind.UNAVAILABLE, times=10**6
     )
     broken = FaultyStore(store, (fault,))
     report = job(broken, clock).once()

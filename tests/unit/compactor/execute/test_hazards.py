@@ -11,7 +11,7 @@ from keyfold.log.names import Role, new_name
 from keyfold.log.partition_log import PartitionLog
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS, Create
-from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind
+from keyfold.store.wrappers.faults import Call, Fault, FaultKind, FaultyStore
 from keyfold_compactor.decide import parts, plan
 from keyfold_compactor.decide.min_garbage import apply_min_garbage
 from keyfold_compactor.decide.policy import decide_cleaning
@@ -183,7 +183,7 @@ def test_w9_a_commit_whose_answer_is_lost_is_not_cleaned_up_after() -> None:
             return puts[0] == 2
         return False
 
-    report = clean(FaultyStore(store, [Fault(is_commit, Kind.LOST_ANSWER)]))
+    report = clean(FaultyStore(store, [Fault(is_commit, FaultKind.LOST_ANSWER)]))
     assert report.partitions[0].outcome is PartitionOutcome.CLEANED
     assert load(store).object_names() <= object_names(store)
     assert [r.offset for r in read_all(store)] == [1, 2]

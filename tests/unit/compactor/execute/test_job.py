@@ -17,7 +17,7 @@ from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import ObjectStore
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.counting import CountedStore
-from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind, every_fault
+from keyfold.store.wrappers.faults import Fault, FaultKind, FaultyStore, every_fault
 from keyfold_compactor.decide.policy import decide_cleaning
 from keyfold_compactor.decide.work import LogJob, MapAnswer, UnitAnswer, UnitJob, log_job
 from keyfold_compactor.execute.claims import LeaseKeeper, PartitionClaim
@@ -273,8 +273,8 @@ def test_kafkas_empty_cleanup_policy_means_that_nothing_is_cleaned() -> None:
     assert options.settings_of("users", {"cleanup.policy": "delete, compact"}).compact
 
 
-@pytest.mark.parametrize("kind", [Kind.UNAVAILABLE, Kind.LOST_ANSWER, Kind.LATE])
-def test_no_single_request_that_fails_ends_a_run(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [FaultKind.UNAVAILABLE, FaultKind.LOST_ANSWER, FaultKind.LATE])
+def test_no_single_request_that_fails_ends_a_run(kind: FaultKind) -> None:
     """From the probe to the commit, each request fails once, and the run does what it would have done.
 
     What comes after it lists and deletes: the S3 store repeats that by itself, and what stays is due in the next run.
@@ -309,5 +309,5 @@ def test_a_plan_is_not_ended_by_one_request_that_is_refused() -> None:
     clean = FaultyStore(inner)
     assert job(clean, clock).review()[0].error is None
     for call in clean.calls:
-        (look,) = job(FaultyStore(inner, [Fault(call.number, Kind.UNAVAILABLE)]), clock).review()
+        (look,) = job(FaultyStore(inner, [Fault(call.number, FaultKind.UNAVAILABLE)]), clock).review()
         assert look.error is None, str(call)

@@ -16,7 +16,7 @@ from keyfold.log.record import Record
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import ObjectStore
 from keyfold.store.memory import MemoryStore
-from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind
+from keyfold.store.wrappers.faults import Call, Fault, FaultKind, FaultyStore
 from keyfold_compactor.decide.settings import TopicSettings
 from keyfold_compactor.decide.work import LogJob, MapAnswer, UnitAnswer, UnitJob
 from keyfold_compactor.execute.claims import LeaseKeeper, PartitionClaim
@@ -139,7 +139,7 @@ def test_a_commit_whose_result_stays_unknown_ends_the_pass_and_the_next_run_goes
     def is_commit(call: Call) -> bool:
         return is_away and call.operation == "put" and call.key.endswith("_manifest.avro")
 
-    faults = [Fault(is_commit, Kind.LOST_ANSWER), Fault(lambda _: is_away, Kind.UNAVAILABLE, times=10**6)]
+    faults = [Fault(is_commit, FaultKind.LOST_ANSWER), Fault(lambda _: is_away, FaultKind.UNAVAILABLE, times=10**6)]
     store = FaultyStore(inner, faults)
 
     class Watching(LocalExecutor):

@@ -13,10 +13,10 @@ from keyfold.errors import ConditionsIgnored, ObjectNotFound, StoreUnavailable
 from keyfold.replicas.after_run import ReplicaRound
 from keyfold.runtime.buffers import Bytes
 from keyfold.runtime.clock import ManualClock
-from keyfold.runtime.health import AWAY_S, Vitals
+from keyfold.runtime.health import AWAY_S, Liveness
 from keyfold.store.api import Create, ObjectStore, PutMode, PutResult
 from keyfold.store.memory import MemoryStore
-from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind
+from keyfold.store.wrappers.faults import Call, Fault, FaultKind, FaultyStore
 from keyfold.store.wrappers.observation import ObservedStore
 from keyfold_compactor.execute.executor import Executor
 from keyfold_compactor.execute.local import LocalExecutor
@@ -40,8 +40,8 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def vitals(clock: ManualClock) -> Vitals:
-    return Vitals(clock, 100)
+def vitals(clock: ManualClock) -> Liveness:
+    return Liveness(clock, 100)
 
 
 def test_the_bound_follows_from_pause_rate_and_what_one_commit_may_move() -> None:
@@ -56,7 +56,7 @@ def test_the_bound_follows_from_pause_rate_and_what_one_commit_may_move() -> Non
     assert quiet_max_s(patient) == quiet_max_s(options()) + 3600
 
 
-def test_stages_and_steps_and_signs_of_spark_are_signs_of_life(vitals: Vitals, clock: ManualClock) -> None:
+def test_stages_and_steps_and_signs_of_spark_are_signs_of_life(vitals: Liveness, clock: ManualClock) -> None:
     told: list[tuple[str, int]] = []
 
     class Shown:
@@ -80,7 +80,7 @@ def test_stages_and_steps_and_signs_of_spark_are_signs_of_life(vitals: Vitals, c
     assert told == [("mapping", 3), ("step", 1)], "that a task has ended is no step"
 
 
-def test_a_round_of_the_replicas_gives_signs_while_it_waits(vitals: Vitals, clock: ManualClock) -> None:
+def test_a_round_of_the_replicas_gives_signs_while_it_waits(vitals: Liveness, clock: ManualClock) -> None:
     stop = threading.Event()
     answers: list[bool] = []
 
@@ -96,7 +96,7 @@ def test_a_round_of_the_replicas_gives_signs_while_it_waits(vitals: Vitals, cloc
     assert answers == [False, True]
 
 
-def test_a_run_in_which_spark_failed_is_said_until_one_succeeds(vitals: Vitals) -> None:
+def test_a_run_in_which_spark_failed_is_said_until_one_succeeds(vitals: Liveness) -> None:
     vitals.answered()
     observer = LivenessObserver(NoRunObserver(), vitals)
     report = RunReport()
@@ -117,8 +117,8 @@ class World:
         self.clock = clock
         self.is_away = False
         inner, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
-        faulty = FaultyStore(inner, [Fault(self._is_away, Kind.UNAVAILABLE, times=10**9)])
-        self.vitals = Vitals(clock, quiet_max_s(options()), stop.is_set)
+        faulty = FaultyStore(inner, [Fault(self._is_away, FaultKind.UNAVAILABLE, times=10**9)])
+        self.vitals = Liveness(clock, quiet_max_s(options()), stop.is_set)
         self.store: ObjectStore = ObservedStore(faulty, self.vitals)
         self.job = Job(
             options(),

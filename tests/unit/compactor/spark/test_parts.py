@@ -17,7 +17,7 @@ from keyfold.errors import ConfigError
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import ObjectStore
 from keyfold.store.pacing import Pacer
-from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind
+from keyfold.store.wrappers.faults import Fault, FaultKind, FaultyStore
 from keyfold_compactor.decide.horizon import Purge
 from keyfold_compactor.decide.min_garbage import PassPlan
 from keyfold_compactor.decide.parts import cut, units
@@ -66,7 +66,7 @@ def test_a_segment_that_could_not_be_split_is_known_to_every_bucket() -> None:
 
     store, job = two_segments()
     tombstone_index = PLACE.key(job.entries[1].index_name)
-    faulty = FaultyStore(store, [Fault(lambda call: call.key == tombstone_index, Kind.UNAVAILABLE, times=10**6)])
+    faulty = FaultyStore(store, [Fault(lambda call: call.key == tombstone_index, FaultKind.UNAVAILABLE, times=10**6)])
     shared = SimpleNamespace(value=job)
     environment, signs = TaskEnvironment(Source(faulty), None, 0.01), Signs()
     out = list(_split_task(environment, signs, shared, 3, iter([[0, 1]])))

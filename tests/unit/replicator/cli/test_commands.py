@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from keyfold.errors import IsReplica
-from keyfold.store.wrappers.faults import Call, Fault, Kind, every_fault
+from keyfold.store.wrappers.faults import Call, Fault, FaultKind, every_fault
 from tests.support.logs import MadeLog, records
 from tests.support.replica_command import REPLICA, SOURCE, Buckets, Command, Keyfold, made_log, objects, read
 
@@ -218,7 +218,7 @@ def test_a_removed_replica_holds_nothing_and_stays_readable(keyfold: Keyfold, ma
 def test_a_replica_is_removed_also_where_its_entries_cannot_be_taken_out(keyfold: Keyfold, made: MadeLog) -> None:
     keyfold("add", SOURCE, "dr", "--to", REPLICA)
     keyfold("run", SOURCE, "--once")
-    away = Fault(lambda call: call.key.endswith("_manifest.avro"), Kind.UNAVAILABLE, times=1 << 40)
+    away = Fault(lambda call: call.key.endswith("_manifest.avro"), FaultKind.UNAVAILABLE, times=1 << 40)
     keyfold.buckets["log"].add(away)
     assert keyfold("remove", SOURCE, "dr") == ["dr is no longer registered; its data stays"]
     assert any("users" in line and "has no effect" in line for line in keyfold.errors)
@@ -238,7 +238,7 @@ def test_what_is_done_is_said_also_where_the_source_cannot_be_listed_after_it(
         is_there = any(info.key.endswith("_replicas/dr.json") for info in source.inner.list("topics/_replicas/"))
         return call.operation == "list_folders" and not is_there
 
-    source.add(Fault(is_listed_after_the_removal, Kind.UNAVAILABLE, times=1 << 40))
+    source.add(Fault(is_listed_after_the_removal, FaultKind.UNAVAILABLE, times=1 << 40))
     assert keyfold(command, SOURCE, "dr")
     assert any("may be left" in line and "you do not need to do anything" in line for line in keyfold.errors), (
         keyfold.errors
@@ -479,7 +479,7 @@ def test_a_request_that_is_refused_or_not_answered_keeps_no_replica_from_being_a
         return buckets
 
     clean = added()
-    kinds = {Kind.UNAVAILABLE, Kind.LOST_ANSWER}
+    kinds = {FaultKind.UNAVAILABLE, FaultKind.LOST_ANSWER}
     faults = [(bucket, f) for bucket in ("log", "dr") for f in every_fault(clean[bucket].calls) if f.kind in kinds]
     assert len(faults) > 40
     for bucket, fault in faults:

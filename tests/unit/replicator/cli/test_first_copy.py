@@ -12,7 +12,7 @@ from keyfold.cli.app import run
 from keyfold.cli.context import CliContext
 from keyfold.log.names import FIRST_COPY_NAME, Place
 from keyfold.store.api import Create
-from keyfold.store.wrappers.faults import Call, Fault, Kind
+from keyfold.store.wrappers.faults import Call, Fault, FaultKind
 from tests.support.cleaning import new_run
 from tests.support.logs import MadeLog, records
 from tests.support.replica_command import REPLICA, SOURCE, Buckets, Keyfold, made_log, objects, read
@@ -53,7 +53,7 @@ def begun(keyfold: Keyfold, made: MadeLog) -> MadeLog:
         return call.operation == "put" and "/users/" in call.key and name[:20].isdigit() and int(name[:20]) >= second
 
     replica = keyfold.buckets["dr"]
-    replica.add(Fault(is_later, Kind.UNAVAILABLE, times=1 << 40))
+    replica.add(Fault(is_later, FaultKind.UNAVAILABLE, times=1 << 40))
     keyfold("run", SOURCE, "--once", code=1)
     replica._plans.clear()
     return made

@@ -25,7 +25,7 @@ from keyfold.store.api import Create, ObjectInfo, PutMode, PutResult
 from keyfold.store.memory import MemoryStore
 from keyfold.store.pacing import CHUNK_BYTES
 from keyfold.store.wrappers.counting import CountedStore
-from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind, SimulatedCrash, every_fault
+from keyfold.store.wrappers.faults import Fault, FaultKind, FaultyStore, SimulatedCrash, every_fault
 from keyfold_replicator.copy.copy_object import LARGE_BYTES
 from keyfold_replicator.copy.jobs import CopyJob, CopyMethod, CopyResult
 from keyfold_replicator.copy.transfer import Transfer
@@ -183,7 +183,7 @@ def test_a_denied_target_is_told_with_its_host(source: MemoryStore) -> None:
 
 def test_a_store_that_stays_away_is_told_after_patience(source: MemoryStore, target: MemoryStore) -> None:
     jobs = [made(source, f"{n}.avro", 10) for n in range(100)]
-    away = FaultyStore(target, [Fault(lambda _call: True, Kind.UNAVAILABLE, times=10**9)])
+    away = FaultyStore(target, [Fault(lambda _call: True, FaultKind.UNAVAILABLE, times=10**9)])
     with pytest.raises(StoreUnavailable) as raised:
         copy(source, away, *jobs)
     assert raised.value.host == "memory://target"

@@ -23,7 +23,7 @@ from keyfold.runtime.retry import Backoff, RetryPolicy
 from keyfold.store.api import Blob, ObjectStore, PutMode, PutResult
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.counting import CountedStore
-from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind, SimulatedCrash, every_fault
+from keyfold.store.wrappers.faults import Call, Fault, FaultKind, FaultyStore, SimulatedCrash, every_fault
 from keyfold_replicator.copy.jobs import CopyJob, CopyMethod, CopyResult, TransferStopped
 from keyfold_replicator.copy.transfer import Transfer
 from tests.support.tiers import Sharded
@@ -170,7 +170,7 @@ def test_any_failure_of_any_call_ends_with_the_object_whole_or_absent(size_bytes
 def test_a_process_that_died_does_not_send_its_parts_twice(source: MemoryStore, target: MemoryStore) -> None:
     job = made(source, "a.avro", 10 * PART_BYTES + 5)
     for writes in (3, 2, 4):  # parts 1-3, 4-5, 6-9; then the rest
-        dying = FaultyStore(target, [Fault(_nth_write(writes + 1), Kind.CRASH_BEFORE)])
+        dying = FaultyStore(target, [Fault(_nth_write(writes + 1), FaultKind.CRASH_BEFORE)])
         with pytest.raises(SimulatedCrash):
             copy(source, dying, job)
         assert not is_there(target, job)
@@ -363,7 +363,7 @@ def test_a_store_that_fails_to_copy_again_and_again_is_not_asked_for_ever() -> N
 def test_waiting_for_a_store_that_is_away_ends_when_it_is_closed(source: MemoryStore, target: MemoryStore) -> None:
     job = made(source, "a.avro", 10)
     gate = threading.Event()
-    away = FaultyStore(target, [Fault(lambda _call: True, Kind.UNAVAILABLE, times=10**9)])
+    away = FaultyStore(target, [Fault(lambda _call: True, FaultKind.UNAVAILABLE, times=10**9)])
     away.on_call = lambda _call: gate.set()
     slow = RetryPolicy(SystemClock(), Random(1), Backoff(30_000, 60_000), 3600)
     carrying = Transfer(source, away, topics_dir="copy/of", patience=slow)

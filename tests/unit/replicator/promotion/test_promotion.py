@@ -11,7 +11,7 @@ from keyfold.errors import IsReplica
 from keyfold.log.gc import collect_garbage, list_names
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
-from keyfold.store.wrappers.faults import Call, Fault, Kind, SimulatedCrash
+from keyfold.store.wrappers.faults import Call, Fault, FaultKind, SimulatedCrash
 from tests.support.logs import MadeLog, records
 from tests.support.replica_command import REPLICA, SOURCE, Buckets, Keyfold, made_log, objects, read
 
@@ -171,9 +171,11 @@ def test_a_replica_that_is_nobodys_is_not_promoted(keyfold: Keyfold) -> None:
 
 
 @pytest.mark.parametrize("bucket", ["log", "dr"])
-@pytest.mark.parametrize("kind", [Kind.CRASH_BEFORE, Kind.CRASH_AFTER, Kind.CRASH_LATE, Kind.LOST_ANSWER])
+@pytest.mark.parametrize(
+    "kind", [FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER, FaultKind.CRASH_LATE, FaultKind.LOST_ANSWER]
+)
 def test_a_switch_over_that_dies_anywhere_is_gone_on_with(
-    capsys: pytest.CaptureFixture[str], bucket: str, kind: Kind
+    capsys: pytest.CaptureFixture[str], bucket: str, kind: FaultKind
 ) -> None:
     """Killed at each write of either store in turn: the same command, run again, ends it, and nothing is lost."""
     for number in range(1, 100):
@@ -199,7 +201,7 @@ def test_a_switch_over_that_dies_anywhere_is_gone_on_with(
     raise AssertionError("a switch-over has no hundred writes")
 
 
-def _nth_write(number: int, kind: Kind) -> Fault:
+def _nth_write(number: int, kind: FaultKind) -> Fault:
     left = [number]
 
     def is_it(call: Call) -> bool:

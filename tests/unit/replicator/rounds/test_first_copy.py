@@ -12,8 +12,8 @@ from keyfold.log.names import FIRST_COPY_NAME, Place, Role, new_name
 from keyfold.log.partition_log import PartitionLog
 from keyfold.read.log import Log
 from keyfold.store.api import Create
-from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind
-from keyfold.verify.findings import Kind as Found
+from keyfold.store.wrappers.faults import Call, Fault, FaultKind, FaultyStore
+from keyfold.verify.findings import FindingKind as Found
 from keyfold.verify.partition import verify_partition
 from keyfold.verify.repair import apply_repair, plan_repair
 from keyfold_replicator.state.states import SyncState
@@ -43,7 +43,7 @@ def stopping_after(running: Running, objects: int) -> None:
         taken += is_object
         return is_object and taken > objects
 
-    running.replica.add(Fault(is_beyond, Kind.UNAVAILABLE, times=1 << 40))
+    running.replica.add(Fault(is_beyond, FaultKind.UNAVAILABLE, times=1 << 40))
 
 
 def begun(objects: int = 4) -> Worlds:
@@ -193,7 +193,7 @@ def test_two_processes_that_begin_a_replica_leave_a_marker_and_one_log() -> None
 def test_a_marker_that_a_killed_process_left_beside_a_manifest_changes_nothing_and_goes() -> None:
     worlds = four()
     with worlds.running() as running:
-        running.replica.add(Fault(lambda c: c.operation == "delete", Kind.UNAVAILABLE, times=1 << 40))
+        running.replica.add(Fault(lambda c: c.operation == "delete", FaultKind.UNAVAILABLE, times=1 << 40))
         running.once()
     assert is_marked(worlds)
     assert [r.offset for r in worlds.read()] == [0, 1, 2, 3]
@@ -271,7 +271,9 @@ def test_each_partition_of_each_topic_has_a_marker_of_its_own() -> None:
     worlds.log("users", 1).append(records("a=1"))
     with worlds.running(threads=1) as running:
         running.replica.add(
-            Fault(lambda c: c.operation == "put" and "/users/partition=0/0" in c.key, Kind.UNAVAILABLE, times=1 << 40)
+            Fault(
+                lambda c: c.operation == "put" and "/users/partition=0/0" in c.key, FaultKind.UNAVAILABLE, times=1 << 40
+            )
         )
         running.once()
     assert worlds.is_equal("orders")

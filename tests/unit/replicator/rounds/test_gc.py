@@ -15,7 +15,7 @@ from keyfold.log.replica_log import ReplicaLog, ReplicaSession
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
-from keyfold.store.wrappers.faults import Fault, Kind
+from keyfold.store.wrappers.faults import Fault, FaultKind
 from keyfold_replicator.rounds.gc import delete_orphans
 from keyfold_replicator.state.states import SyncState
 from tests.support.logs import MadeLog, records
@@ -80,7 +80,7 @@ def test_what_an_interrupted_round_copied_and_nobody_wants_any_more_is_collected
     log.append(records("a=2 b=2", 2))
     with worlds.running() as running:
         running.replica.add(
-            Fault(lambda c: c.key == FAR.manifest_key and c.operation == "put", Kind.UNAVAILABLE, times=99)
+            Fault(lambda c: c.key == FAR.manifest_key and c.operation == "put", FaultKind.UNAVAILABLE, times=99)
         )
         assert running.state().state is SyncState.WAITING
     assert len(worlds.folder()) == 4
@@ -158,7 +158,7 @@ def test_a_right_to_delete_that_is_missing_is_shown_and_holds_up_nothing() -> No
     with worlds.running(file_delete_delay_ms=0) as running:
         running.once()
         log.compact(merge=True)
-        running.replica.add(Fault(lambda c: c.operation == "delete", Kind.UNAVAILABLE, times=1 << 40))
+        running.replica.add(Fault(lambda c: c.operation == "delete", FaultKind.UNAVAILABLE, times=1 << 40))
         state = running.state()
         assert (state.state, state.code, state.host) == (SyncState.IN_SYNC, "StoreUnavailable", "far.test")
         log.append(records("d=1", 4))

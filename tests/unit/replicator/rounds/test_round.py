@@ -11,7 +11,7 @@ from keyfold.log.manifest import NO_VERSION
 from keyfold.log.names import Place
 from keyfold.replicas.documents import CompactionEntry, Enablement
 from keyfold.store.api import Create
-from keyfold.store.wrappers.faults import Call, Fault, Kind
+from keyfold.store.wrappers.faults import Call, Fault, FaultKind
 from keyfold_replicator.registry.link import DesiredReplication
 from keyfold_replicator.state.states import SyncState
 from tests.support.logs import records
@@ -100,7 +100,7 @@ def test_bytes_sent_are_each_object_once() -> None:
 def test_a_crash_between_commit_and_cursor_is_repaired_by_the_next_look_with_one_put() -> None:
     worlds = written()
     with worlds.running() as running:
-        running.source.add(Fault(lambda c: c.operation == "put", Kind.UNAVAILABLE, times=1000))
+        running.source.add(Fault(lambda c: c.operation == "put", FaultKind.UNAVAILABLE, times=1000))
         state = running.state()
         assert (state.state, state.code, state.host) == (SyncState.WAITING, "CommitUnknown", "near.test")
     assert worlds.is_equal()
@@ -127,7 +127,7 @@ def test_what_an_interrupted_round_has_sent_is_listed_and_not_sent_again() -> No
             sent += call.operation == "put"
             return call.operation == "put" and sent > 1 + 3  # the marker of a first copy, and objects
 
-        running.replica.add(Fault(few, Kind.UNAVAILABLE, times=1 << 40))
+        running.replica.add(Fault(few, FaultKind.UNAVAILABLE, times=1 << 40))
         running.once()
     there = worlds.folder()
     assert len(there) == 3
@@ -416,7 +416,7 @@ def test_a_side_that_is_away_is_waited_for(side: str) -> None:
     worlds = written()
     with worlds.running() as running:
         store = getattr(running, side)
-        away = Fault(lambda c: c.operation != "list_folders", Kind.UNAVAILABLE, times=1 << 40)
+        away = Fault(lambda c: c.operation != "list_folders", FaultKind.UNAVAILABLE, times=1 << 40)
         store.add(away)
         states = [running.state() for _ in range(3)]
         assert {s.state for s in states} == {SyncState.WAITING}
@@ -468,7 +468,7 @@ def test_one_partition_that_fails_holds_up_no_other() -> None:
 def test_a_listing_that_fails_is_the_runs_error() -> None:
     worlds = written()
     with worlds.running() as running:
-        running.source.add(Fault(lambda c: c.operation == "list_folders", Kind.UNAVAILABLE, times=1 << 40))
+        running.source.add(Fault(lambda c: c.operation == "list_folders", FaultKind.UNAVAILABLE, times=1 << 40))
         assert "topics/" in running.runner.once().error
 
 

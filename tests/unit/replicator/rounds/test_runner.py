@@ -15,7 +15,7 @@ from keyfold.errors import ConfigError, StoreUnavailable
 from keyfold.log.manifest import NO_VERSION
 from keyfold.replicas.documents import Enablement
 from keyfold.runtime.clock import SystemClock
-from keyfold.store.wrappers.faults import Call, Fault, Kind
+from keyfold.store.wrappers.faults import Call, Fault, FaultKind
 from keyfold_replicator.copy.schemas import SchemaCopier
 from keyfold_replicator.registry.link import DesiredReplication
 from keyfold_replicator.rounds.holds import SourceHold
@@ -173,7 +173,7 @@ def test_one_side_that_is_away_is_waited_for_and_comes_back_by_itself(worlds: Wo
         until(lambda: states(running) == {SyncState.IN_SYNC})
         is_away = threading.Event()
         is_away.set()
-        running.replica.add(Fault(lambda _c: is_away.is_set(), Kind.UNAVAILABLE, times=1 << 40))
+        running.replica.add(Fault(lambda _c: is_away.is_set(), FaultKind.UNAVAILABLE, times=1 << 40))
         worlds.log().append(records("b=1", 1))
         until(lambda: any(s.attempts > 3 for s in running.runner.states()))
         (state,) = running.runner.states()

@@ -14,11 +14,11 @@ from keyfold.replicas.documents import Registration
 from keyfold.replicas.registry import ReplicaRegistry
 from keyfold.runtime.buffers import Bytes
 from keyfold.runtime.clock import ManualClock, SystemClock
-from keyfold.runtime.health import Vitals
+from keyfold.runtime.health import Liveness
 from keyfold.runtime.retry import Backoff
 from keyfold.store.api import Create, PutMode, PutResult
 from keyfold.store.memory import MemoryStore
-from keyfold.store.wrappers.faults import Call, Fault, Kind
+from keyfold.store.wrappers.faults import Call, Fault, FaultKind
 from keyfold_replicator.registry.link import ReplicaSettings
 from keyfold_replicator.registry.opening import side
 from keyfold_replicator.rounds.runner import RunnerTimings
@@ -239,7 +239,7 @@ def test_the_loop_and_each_replica_give_signs_of_life(buckets: Buckets) -> None:
     made = made_log(buckets)
     registry(buckets).add(registered("dr", "dr"))
     clock = ManualClock()
-    vitals = Vitals(clock, 100)
+    vitals = Liveness(clock, 100)
     service = Replication(side(buckets["log"], "topics"), means(buckets), vitals=vitals, list_interval_s=0.05)
     with running(service):
         until(lambda: has_all(buckets, "dr"))
@@ -263,7 +263,7 @@ def test_no_single_request_that_fails_ends_a_run() -> None:
         registry(buckets).add(registered("dr", "dr"))
         buckets.restart()
         if at:
-            buckets[bucket].add(Fault(at, Kind.UNAVAILABLE))
+            buckets[bucket].add(Fault(at, FaultKind.UNAVAILABLE))
         one = ReplicationContext(SETTINGS, buckets.clock, Random(5), "here:1", opener=buckets.open, environ={})
         found = Replication(side(buckets["log"], "topics"), one).once()["dr"]
         assert (found.is_in_sync, found.error) == (True, ""), str(buckets[bucket].calls[at - 1])
@@ -281,7 +281,7 @@ def test_one_request_that_is_refused_does_not_make_a_careless_store_acceptable(b
     made_log(buckets)
     registry(buckets).add(registered("dr", "dr"))
     buckets["dr"].inner = Careless("dr")
-    buckets["dr"].add(Fault(1, Kind.UNAVAILABLE))
+    buckets["dr"].add(Fault(1, FaultKind.UNAVAILABLE))
     found = replication(buckets).once()["dr"]
     assert "If-None-Match" in found.error
     assert [*buckets["dr"].inner.list("topics/users")] == []

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, TopicPartition
 
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
-from keyfold.store.wrappers.faults import Chaos, FaultyStore, Kind
+from keyfold.store.wrappers.faults import Chaos, FaultKind, FaultyStore
 from keyfold_sink.group.assignment import AssignedPartition, PauseReason
 from keyfold_sink.group.fetching import PartitionFetching
 from keyfold_sink.kafka.source import TOMBSTONES_REASON
@@ -270,7 +270,7 @@ def test_the_brake_holds_while_a_pause_comes_and_goes(make: MakeRig) -> None:
     rig = make(store, buffer__memory=str(16 * 1024 * 1024), segment__bytes="1048576")
     rig.kafka.tell("on_assign", T0)
     rig.until(rig.runs)
-    store._chaos = Chaos(Random(1), rate=1.0, kinds=(Kind.UNAVAILABLE,))
+    store._chaos = Chaos(Random(1), rate=1.0, kinds=(FaultKind.UNAVAILABLE,))
     at = 0
     deadline_s = time.monotonic() + 60
     while PauseReason.MEMORY not in rig.task._group.fetching.reasons and time.monotonic() < deadline_s:

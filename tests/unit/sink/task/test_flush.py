@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from keyfold.errors import AccessDenied, UploadLost
 from keyfold.store.memory import MemoryStore
-from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind
+from keyfold.store.wrappers.faults import Fault, FaultKind, FaultyStore
 from keyfold_sink.task.commands import TaskCommand
 from keyfold_sink.task.sink_task import NotFlushed, ShutdownTimeout
 from tests.support.proof import wait_for
@@ -58,7 +58,7 @@ def test_a_stop_names_what_was_not_committed_in_time(make: MakeRig) -> None:
     faulty = FaultyStore(MemoryStore())
     rig = make(faulty, task__shutdown__graceful__timeout__ms="200")
     read_five(rig)
-    faulty.add(Fault(lambda call: "partition=0" in call.key, Kind.UNAVAILABLE, times=1_000_000))
+    faulty.add(Fault(lambda call: "partition=0" in call.key, FaultKind.UNAVAILABLE, times=1_000_000))
     rig.end()
     assert isinstance(rig.error, ShutdownTimeout)
     assert "t-0" in str(rig.error)

@@ -15,7 +15,7 @@ from keyfold.errors import StoreUnavailable
 from keyfold.runtime.clock import ManualClock, SystemClock
 from keyfold.store.api import ObjectStore
 from keyfold.store.memory import MemoryStore
-from keyfold.store.wrappers.faults import Chaos, FaultyStore, Kind
+from keyfold.store.wrappers.faults import Chaos, FaultKind, FaultyStore
 from keyfold_sink.group import group
 from keyfold_sink.group.client_errors import ClientErrors
 from keyfold_sink.status import UNKNOWN, PartitionStatus, RunState, TaskStatus, dump, load_task, standstill
@@ -35,7 +35,7 @@ def make() -> Iterator[MakeRig]:
 
 
 def away(store: FaultyStore) -> None:
-    store._chaos = Chaos(Random(1), rate=1.0, kinds=(Kind.UNAVAILABLE,))
+    store._chaos = Chaos(Random(1), rate=1.0, kinds=(FaultKind.UNAVAILABLE,))
 
 
 def test_a_task_is_unassigned_until_the_group_has_given_it_something(make: MakeRig) -> None:

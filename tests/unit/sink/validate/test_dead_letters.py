@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from keyfold.errors import LogError
 from keyfold.log.manifest import Gap
 from keyfold.store.memory import MemoryStore
-from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind, SimulatedCrash
+from keyfold.store.wrappers.faults import Fault, FaultKind, FaultyStore, SimulatedCrash
 from keyfold_sink.group.assignment import PauseReason
 from keyfold_sink.validate.convert.api import ConnectStage
 from keyfold_sink.validate.dead_letter import DeadLetterOrigin, InvalidRecord, letter
@@ -268,8 +268,10 @@ def test_a_lane_that_is_closed_waits_for_no_letter(make: MakeDesk) -> None:
     assert desk.crashes == []
 
 
-@pytest.mark.parametrize("kind", [Kind.CRASH_BEFORE, Kind.CRASH_AFTER])
-def test_a_crash_between_delivery_and_commit_sends_a_letter_twice_and_never_none(make: MakeDesk, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER])
+def test_a_crash_between_delivery_and_commit_sends_a_letter_twice_and_never_none(
+    make: MakeDesk, kind: FaultKind
+) -> None:
     inner = MemoryStore()
     topic = FakeTopic()
     faulty = FaultyStore(inner)
@@ -282,7 +284,7 @@ def test_a_crash_between_delivery_and_commit_sends_a_letter_twice_and_never_none
     assert topic.offsets == [1]
     desk.store = inner
     desk.claim()
-    landed = kind is Kind.CRASH_AFTER
+    landed = kind is FaultKind.CRASH_AFTER
     assert desk.writer.position == (3 if landed else 0)
     desk.values(0, b"a", b"!x", b"b")
     manifest = desk.commit()

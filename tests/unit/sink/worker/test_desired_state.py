@@ -15,7 +15,7 @@ from keyfold.errors import KeyfoldError, StoreUnavailable
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import Create, ObjectStore, Update
 from keyfold.store.memory import MemoryStore
-from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind
+from keyfold.store.wrappers.faults import Call, Fault, FaultKind, FaultyStore
 from keyfold_sink.status import RunState
 from keyfold_sink.worker import desired_state
 from keyfold_sink.worker.desired_state import (
@@ -115,9 +115,9 @@ def test_without_a_topics_dir_the_folder_is_at_the_top() -> None:
 # Answers that are lost
 
 
-@pytest.mark.parametrize("kind", [Kind.LOST_ANSWER, Kind.UNAVAILABLE, Kind.LATE, Kind.CONFLICT])
+@pytest.mark.parametrize("kind", [FaultKind.LOST_ANSWER, FaultKind.UNAVAILABLE, FaultKind.LATE, FaultKind.CONFLICT])
 @pytest.mark.parametrize("first", [True, False])
-def test_an_order_without_an_answer_is_made_once(kind: Kind, *, first: bool) -> None:
+def test_an_order_without_an_answer_is_made_once(kind: FaultKind, *, first: bool) -> None:
     store = memory()
     if not first:
         document(store, 9).change(desired_state.flush)
@@ -138,7 +138,7 @@ def test_an_order_that_landed_unheard_is_not_repeated_over_what_came_after_it() 
         if len(puts) == 2:
             second.change(desired_state.target(RunState.RUNNING))
 
-    faulty = FaultyStore(store, [Fault(is_put, Kind.LOST_ANSWER)], on_call=resume_between)
+    faulty = FaultyStore(store, [Fault(is_put, FaultKind.LOST_ANSWER)], on_call=resume_between)
     document(faulty, 1).change(desired_state.target(RunState.PAUSED))
     assert [call.operation for call in faulty.calls] == ["get", "put", "put", "get"]
     assert document(store).refresh().state is RunState.RUNNING
@@ -148,7 +148,7 @@ def test_a_store_that_stays_away_is_said_and_nothing_is_forgotten() -> None:
     faulty = FaultyStore(memory())
     mine = document(faulty)
     mine.change(desired_state.target(RunState.PAUSED))
-    faulty.add(Fault(lambda _call: True, Kind.UNAVAILABLE, times=10_000))
+    faulty.add(Fault(lambda _call: True, FaultKind.UNAVAILABLE, times=10_000))
     with pytest.raises(StoreUnavailable):
         mine.refresh()
     with pytest.raises(StoreUnavailable):
@@ -158,7 +158,7 @@ def test_a_store_that_stays_away_is_said_and_nothing_is_forgotten() -> None:
 
 
 def test_an_order_without_an_answer_for_too_long_says_that_it_may_have_been_made() -> None:
-    faulty = FaultyStore(memory(), [Fault(is_put, Kind.LOST_ANSWER, times=10_000)])
+    faulty = FaultyStore(memory(), [Fault(is_put, FaultKind.LOST_ANSWER, times=10_000)])
     with pytest.raises(StoreUnavailable, match="the request may still take effect"):
         document(faulty).change(desired_state.flush)
 
@@ -279,7 +279,7 @@ CHANGES: dict[str, Change] = {
     "restart all": desired_state.restart(RestartScope.ALL),
     "restart one": desired_state.restart(RestartScope.ONE, "worker 1", 0),
 }
-KINDS = (Kind.LOST_ANSWER, Kind.UNAVAILABLE, Kind.LATE, Kind.CONFLICT)
+KINDS = (FaultKind.LOST_ANSWER, FaultKind.UNAVAILABLE, FaultKind.LATE, FaultKind.CONFLICT)
 WHAT = st.tuples(st.integers(0, 2), st.sampled_from(["look", *CHANGES]))
 STEPS = st.tuples(
     WHAT,
@@ -326,7 +326,7 @@ class Workers:
 @settings(max_examples=200, deadline=None)
 @given(st.lists(STEPS, max_size=20), st.booleans())
 def test_every_worker_ends_up_with_the_newest_orders_and_carries_each_out_once(
-    steps: list[tuple[tuple[int, str], Kind | None, int, list[tuple[int, str] | None]]],
+    steps: list[tuple[tuple[int, str], FaultKind | None, int, list[tuple[int, str] | None]]],
     content_etags: bool,
 ) -> None:
     store = MemoryStore(clock=ManualClock(), content_etags=content_etags)

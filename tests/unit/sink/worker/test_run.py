@@ -18,7 +18,7 @@ from keyfold.errors import AccessDenied, BucketMissing
 from keyfold.runtime.clock import SystemClock
 from keyfold.store.api import Blob, ObjectStore
 from keyfold.store.memory import MemoryStore
-from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind
+from keyfold.store.wrappers.faults import Fault, FaultKind, FaultyStore
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.progress import SinkProgress
 from keyfold_sink.status import RunState
@@ -139,7 +139,7 @@ def test_tasks_are_started_when_the_store_has_said_whether_they_are_to_run(ran: 
         desired_state.target(RunState.PAUSED)
     )
     away = [True]
-    one = ran(FaultyStore(store, [Fault(lambda _call: away[0], Kind.UNAVAILABLE, times=100_000)]))
+    one = ran(FaultyStore(store, [Fault(lambda _call: away[0], FaultKind.UNAVAILABLE, times=100_000)]))
     time.sleep(0.5)
     assert one.tasks.started == []
     assert "has not been read from the bucket yet" in one.worker.service.not_ready()
@@ -158,7 +158,7 @@ def test_a_store_that_goes_away_stops_no_task_and_its_orders_hold(ran: Run) -> N
         asked.append(call)
         return True
 
-    faulty.add(Fault(noted, Kind.UNAVAILABLE, times=100_000))
+    faulty.add(Fault(noted, FaultKind.UNAVAILABLE, times=100_000))
     wait_for(lambda: len(asked) > 20, 60, "the orders and the roll call are asked for in vain")
     assert one.tasks.live().commands == []
     assert one.worker.service.target() is RunState.RUNNING

@@ -11,7 +11,7 @@ import pytest
 from keyfold.errors import StoreUnavailable
 from keyfold.log.manifest import Gap
 from keyfold.runtime.clock import ManualClock
-from keyfold.store.wrappers.faults import Call, Fault, Kind
+from keyfold.store.wrappers.faults import Call, Fault, FaultKind
 from keyfold_sink.kafka.source import ASKED_REASON
 from keyfold_sink.service import NoSuchTask, NotStopped, OffsetRefused, Service
 from keyfold_sink.status import UNKNOWN, PartitionStatus, RunState, TaskStatus
@@ -66,7 +66,7 @@ def test_workers_are_this_one_first_and_those_seen_last_while_the_store_is_away(
     b.tasks.of = (TaskStatus(0, RunState.RUNNING),)
     b.turn()
     assert [(w.worker_id, w.slot, len(w.tasks)) for w in a.service.workers()] == [("a", 0, 0), ("b", 1, 1)]
-    a.faulty.add(Fault(lambda _call: True, Kind.UNAVAILABLE, times=10_000))
+    a.faulty.add(Fault(lambda _call: True, FaultKind.UNAVAILABLE, times=10_000))
     world.clock.advance(600_000)
     a.tasks.of = (TaskStatus(1, RunState.FAILED),)
     assert [(w.worker_id, len(w.tasks)) for w in a.service.workers()] == [("a", 1), ("b", 1)]
@@ -321,9 +321,9 @@ def test_a_task_that_claims_in_between_is_found_out() -> None:
     assert world.manifest().next_offset == 20
 
 
-@pytest.mark.parametrize("kind", [Kind.LOST_ANSWER, Kind.LATE, Kind.UNAVAILABLE, Kind.CONFLICT])
+@pytest.mark.parametrize("kind", [FaultKind.LOST_ANSWER, FaultKind.LATE, FaultKind.UNAVAILABLE, FaultKind.CONFLICT])
 @pytest.mark.parametrize("times", [1, 3, 9])
-def test_answers_that_are_lost_move_an_end_once(kind: Kind, times: int) -> None:
+def test_answers_that_are_lost_move_an_end_once(kind: FaultKind, times: int) -> None:
     world, a, _ = stopped()
 
     def is_manifest(call: Call) -> bool:
@@ -336,8 +336,8 @@ def test_answers_that_are_lost_move_an_end_once(kind: Kind, times: int) -> None:
     assert world.manifest().gaps == (Gap(20, 30, ASKED_REASON),)
 
 
-@pytest.mark.parametrize("kind", [Kind.LOST_ANSWER, Kind.UNAVAILABLE])
-def test_a_move_without_an_answer_for_longer_than_its_patience_is_made_once(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [FaultKind.LOST_ANSWER, FaultKind.UNAVAILABLE])
+def test_a_move_without_an_answer_for_longer_than_its_patience_is_made_once(kind: FaultKind) -> None:
     world, a, _ = stopped()
     puts: list[Call] = []
 
@@ -358,7 +358,7 @@ def test_what_was_moved_before_an_error_is_said() -> None:
     def is_second(call: Call) -> bool:
         return call.operation == "put" and "users/partition=1" in call.key
 
-    a.faulty.add(Fault(is_second, Kind.UNAVAILABLE, times=100_000))
+    a.faulty.add(Fault(is_second, FaultKind.UNAVAILABLE, times=100_000))
     with pytest.raises(OffsetRefused, match=r"the offset of users-1 was not changed \(already changed: users-0\)"):
         a.service.alter_offsets({("users", 0): 30, ("users", 1): 6})
     assert world.manifest().next_offset == 30

@@ -15,7 +15,7 @@ from keyfold.log import catalog
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
-from keyfold.store.wrappers.faults import Call, Chaos, Fault, FaultyStore, Kind
+from keyfold.store.wrappers.faults import Call, Chaos, Fault, FaultKind, FaultyStore
 from keyfold_sink.status import UNKNOWN, RunState, TaskStatus, WorkerStatus
 from keyfold_sink.worker.desired_state import DesiredStateDocument, sink_folder
 from keyfold_sink.worker.worker_registry import WorkerRegistry
@@ -242,8 +242,8 @@ def test_what_people_wait_for_is_written_within_a_second() -> None:
     assert seen.tasks[0].state is RunState.FAILED
 
 
-@pytest.mark.parametrize("kind", [Kind.LOST_ANSWER, Kind.LATE, Kind.UNAVAILABLE])
-def test_an_answer_that_is_lost_is_made_up_for_at_the_next_turn(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [FaultKind.LOST_ANSWER, FaultKind.LATE, FaultKind.UNAVAILABLE])
+def test_an_answer_that_is_lost_is_made_up_for_at_the_next_turn(kind: FaultKind) -> None:
     world = World()
     a, b = world.worker("a"), world.worker("b")
     a.turn()
@@ -261,8 +261,8 @@ def test_an_answer_that_is_lost_is_made_up_for_at_the_next_turn(kind: Kind) -> N
     assert b.roll.others(fresh=True)[0].tasks == ()
 
 
-@pytest.mark.parametrize("kind", [Kind.LOST_ANSWER, Kind.LATE, Kind.UNAVAILABLE])
-def test_a_deletion_without_an_answer_leaves_nothing_behind_for_long(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [FaultKind.LOST_ANSWER, FaultKind.LATE, FaultKind.UNAVAILABLE])
+def test_a_deletion_without_an_answer_leaves_nothing_behind_for_long(kind: FaultKind) -> None:
     """Of the worker that leaves, and of one that was killed; whoever deletes it tries again."""
     world = World()
     a, b, c = (world.worker(name) for name in "abc")
@@ -288,7 +288,7 @@ def test_a_deletion_that_lands_on_a_worker_that_is_back_is_made_up_for() -> None
     first, b = world.worker("pod-1", seed=1), world.worker("b")
     first.turn()
     b.turn()
-    first.faulty.add(Fault(lambda call: call.operation == "delete", Kind.LATE))
+    first.faulty.add(Fault(lambda call: call.operation == "delete", FaultKind.LATE))
     with pytest.raises(StoreUnavailable):
         first.roll.leave()
     again = world.worker("pod-1", seed=2)
@@ -310,7 +310,7 @@ def test_while_the_store_is_away_others_are_as_they_were_last() -> None:
     a.turn()
     b.turn()
     assert a.sees() == {"b": 1}
-    a.faulty.add(Fault(lambda _call: True, Kind.UNAVAILABLE, times=1000))
+    a.faulty.add(Fault(lambda _call: True, FaultKind.UNAVAILABLE, times=1000))
     world.clock.advance(3_600_000)
     with pytest.raises(StoreUnavailable):
         a.roll.others()

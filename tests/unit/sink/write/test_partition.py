@@ -20,7 +20,7 @@ from keyfold.runtime.clock import ManualClock
 from keyfold.runtime.retry import Backoff
 from keyfold.store.api import Create, ObjectStore
 from keyfold.store.memory import MemoryStore
-from keyfold.store.wrappers.faults import Call, Chaos, Fault, FaultyStore, Kind, kinds_of
+from keyfold.store.wrappers.faults import Call, Chaos, Fault, FaultKind, FaultyStore, kinds_of
 from keyfold_sink.config.rolling import RollPolicy, RollReason
 from keyfold_sink.kafka.source import SourceFacts, TopicGone
 from keyfold_sink.write import partition
@@ -186,7 +186,7 @@ def test_a_large_segment_goes_up_in_parts(make: MakeBench) -> None:
 
 
 def test_a_part_that_is_sent_again_has_its_bytes(make: MakeBench) -> None:
-    kinds = (Kind.UNAVAILABLE, Kind.LOST_ANSWER)
+    kinds = (FaultKind.UNAVAILABLE, FaultKind.LOST_ANSWER)
     faults = [Fault(lambda call: call.operation == "upload.write", kind) for kind in kinds]
     bench = make(FaultyStore(MemoryStore(), faults), policy=RollPolicy(1 << 40, 60_000))
     random = Random(3)
@@ -196,7 +196,7 @@ def test_a_part_that_is_sent_again_has_its_bytes(make: MakeBench) -> None:
     assert read_segments(bench.store, "t", 0) == expected
 
 
-def completing(kind: Kind) -> Fault:
+def completing(kind: FaultKind) -> Fault:
     return Fault(lambda call: call.operation == "upload.complete", kind)
 
 
@@ -209,7 +209,7 @@ def append_a_large_segment(bench: Bench) -> list[Record]:
 
 def test_a_completed_upload_whose_answer_was_lost_is_committed(make: MakeBench) -> None:
     """S3 answers 409 to a repeated end of an upload while the first, whose answer was lost, is still at work."""
-    store = FaultyStore(MemoryStore(), [completing(Kind.LOST_ANSWER), completing(Kind.CONFLICT)])
+    store = FaultyStore(MemoryStore(), [completing(FaultKind.LOST_ANSWER), completing(FaultKind.CONFLICT)])
     bench = make(store, policy=RollPolicy(1 << 40, 60_000))
     expected = append_a_large_segment(bench)
     assert bench.settle().next_offset == 20
@@ -219,7 +219,7 @@ def test_a_completed_upload_whose_answer_was_lost_is_committed(make: MakeBench) 
 
 def test_parts_of_an_upload_that_is_lost_are_deleted(make: MakeBench) -> None:
     inner = MemoryStore()
-    bench = make(FaultyStore(inner, [completing(Kind.CONFLICT)]), policy=RollPolicy(1 << 40, 60_000))
+    bench = make(FaultyStore(inner, [completing(FaultKind.CONFLICT)]), policy=RollPolicy(1 << 40, 60_000))
     append_a_large_segment(bench)
     assert bench.settle().next_offset == 0
     assert [type(error) for error in bench.crashes] == [UploadLost]
@@ -228,7 +228,7 @@ def test_parts_of_an_upload_that_is_lost_are_deleted(make: MakeBench) -> None:
 
 
 SMALL_PART_BYTES = 100_000
-KINDS = (Kind.UNAVAILABLE, Kind.LOST_ANSWER, Kind.LATE, Kind.CONFLICT)
+KINDS = (FaultKind.UNAVAILABLE, FaultKind.LOST_ANSWER, FaultKind.LATE, FaultKind.CONFLICT)
 CALLS = {"start_upload": 1, "upload.write": 3, "upload.complete": 1, "put": 1}
 UPLOAD_FAULTS = [
     pytest.param(operation, kind, nth, id=f"{operation}-{nth}-{kind.value}")
@@ -249,7 +249,7 @@ def append_in_small_parts(bench: Bench) -> list[Record]:
 
 @pytest.mark.parametrize(("operation", "kind", "nth"), UPLOAD_FAULTS)
 def test_a_segment_in_parts_is_committed_once_whatever_its_upload_meets(
-    make: MakeBench, operation: str, kind: Kind, nth: int, monkeypatch: pytest.MonkeyPatch
+    make: MakeBench, operation: str, kind: FaultKind, nth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partition, "PART_BYTES", SMALL_PART_BYTES)
     inner = MemoryStore(min_part_bytes=SMALL_PART_BYTES)
@@ -264,8 +264,8 @@ def test_a_segment_in_parts_is_committed_once_whatever_its_upload_meets(
     assert bench.in_flight.size_bytes == 0
     assert [type(error) for error in bench.crashes] in ([], [UploadLost])
     assert read_segments(inner, "t", 0) == ([] if bench.crashes else expected)
-    assert bool(bench.crashes) is (operation == "upload.complete" and kind is Kind.CONFLICT)
-    assert len(list(inner.list_uploads(""))) <= (operation == "start_upload" and kind is not Kind.UNAVAILABLE)
+    assert bool(bench.crashes) is (operation == "upload.complete" and kind is FaultKind.CONFLICT)
+    assert len(list(inner.list_uploads(""))) <= (operation == "start_upload" and kind is not FaultKind.UNAVAILABLE)
 
 
 def test_another_object_under_a_segments_name_is_not_committed(make: MakeBench) -> None:
@@ -286,7 +286,7 @@ def test_another_object_under_a_segments_name_is_not_committed(make: MakeBench) 
 def test_a_hole_whose_commit_had_no_answer_is_passed_in_the_end(make: MakeBench) -> None:
     """The store is away for longer than a commit is repeated, and nothing has landed."""
     is_away: list[bool] = []
-    fault = Fault(lambda call: bool(is_away) and call.operation == "put", Kind.UNAVAILABLE, times=1500)
+    fault = Fault(lambda call: bool(is_away) and call.operation == "put", FaultKind.UNAVAILABLE, times=1500)
     bench = make(FaultyStore(MemoryStore(), [fault]))
     is_away.append(True)
     bench.writer.record_gap(Gap(0, 5, "why"))

@@ -11,7 +11,7 @@ from keyfold.errors import ConfigError, OffsetOutOfRange, TopicNotFound
 from keyfold.log.names import Place
 from keyfold.log.record import Record
 from keyfold.read.log import Log
-from keyfold.spark.dataframe.pins import Pin, Times, head_and_tail, pin_log
+from keyfold.spark.dataframe.pins import PartitionSnapshot, Times, head_and_tail, pin_log
 from keyfold.store.memory import MemoryStore
 from tests.support.logs import MadeLog, record
 
@@ -40,7 +40,7 @@ def log(store: MemoryStore) -> Log:
     return Log(store, "topics", "users")
 
 
-def opened(pins: Sequence[Pin]) -> list[tuple[int, int]]:
+def opened(pins: Sequence[PartitionSnapshot]) -> list[tuple[int, int]]:
     return [(pin.place.partition, entry.base_offset) for pin in pins for entry in pin.entries]
 
 

@@ -21,7 +21,7 @@ from keyfold.spark.dataframe.avro_tasks import _avro_typing, _decoding
 from keyfold.spark.dataframe.formats import Typing
 from keyfold.spark.dataframe.pins import pin_log
 from keyfold.spark.dataframe.scan import INDEX, RECORDS
-from keyfold.spark.dataframe.scan_tasks import Piece, _index_batches, _run_task, record_batches
+from keyfold.spark.dataframe.scan_tasks import SegmentRange, _index_batches, _run_task, record_batches
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
 from tests.support.logs import MadeLog
@@ -56,9 +56,9 @@ def append(store: MemoryStore, *values: bytes | None) -> None:
     made.append([Record(at, 2**62 if at else 7, "CreateTime", b"k", v, headers, 3) for at, v in enumerate(values)])
 
 
-def task(log: Log) -> tuple[Piece, ...]:
+def task(log: Log) -> tuple[SegmentRange, ...]:
     (pin,) = pin_log(log)
-    return tuple(Piece(pin.place, entry, pin.start, pin.end) for entry in pin.entries)
+    return tuple(SegmentRange(pin.place, entry, pin.start, pin.end) for entry in pin.entries)
 
 
 def plain(schema: pa.Schema) -> pa.Schema:

@@ -12,10 +12,10 @@ from keyfold.formats.arrow_types import NoArrowType
 from keyfold.log.manifest import SegmentEntry
 from keyfold.read.log import Log
 from keyfold.spark.dataframe.avro_tasks import spark_arrow
-from keyfold.spark.dataframe.pins import Pin, pin_log
+from keyfold.spark.dataframe.pins import PartitionSnapshot, pin_log
 from keyfold.spark.dataframe.read_log import at_one_moment
 from keyfold.spark.dataframe.scan_jvm import reads_null_keys
-from keyfold.spark.dataframe.scan_tasks import Piece, cut_segment, deal, read_pieces, record_batches
+from keyfold.spark.dataframe.scan_tasks import SegmentRange, cut_segment, deal, read_pieces, record_batches
 from keyfold.spark.dataframe.snapshot_lost import lost_snapshot
 from keyfold.spark.tasks import location_of
 from keyfold.store.memory import MemoryStore
@@ -26,42 +26,42 @@ NAME = "00000000000000000000-00000001-s9c1f03ab52d7e604"
 
 
 @pytest.fixture
-def pin() -> Pin:
+def pin() -> PartitionSnapshot:
     made = MadeLog()
     made.append(records("a=1 b=2 c=3 a=4 b=5 c=6 a=7 b=8 c=9 a=10"))
     (found,) = pin_log(Log(made.store, "topics", "users"))
     return found
 
 
-def of_size(pin: Pin, size_bytes: int) -> SegmentEntry:
+def of_size(pin: PartitionSnapshot, size_bytes: int) -> SegmentEntry:
     return replace(pin.entries[0], size_bytes=size_bytes)
 
 
-def spans(pieces: list[Piece]) -> list[tuple[int, int]]:
+def spans(pieces: list[SegmentRange]) -> list[tuple[int, int]]:
     return [(piece.start, piece.end) for piece in pieces]
 
 
-def test_a_large_segment_is_cut_without_a_gap(pin: Pin) -> None:
+def test_a_large_segment_is_cut_without_a_gap(pin: PartitionSnapshot) -> None:
     assert spans(list(cut_segment(pin, of_size(pin, 100), 100))) == [(0, 10)]
     assert spans(list(cut_segment(pin, of_size(pin, 101), 100))) == [(0, 5), (5, 10)]
     assert spans(list(cut_segment(pin, of_size(pin, 1_000), 100))) == [(at, at + 1) for at in range(10)]
     assert spans(list(cut_segment(pin, of_size(pin, 10_000), 100))) == [(at, at + 1) for at in range(10)]
 
 
-def test_only_the_wanted_part_of_a_segment_counts(pin: Pin) -> None:
+def test_only_the_wanted_part_of_a_segment_counts(pin: PartitionSnapshot) -> None:
     assert spans(list(cut_segment(pin.cut(4, 7), of_size(pin, 300), 100))) == [(4, 7)]
     assert spans(list(cut_segment(pin.cut(2, 100), of_size(pin, 300), 100))) == [(2, 5), (5, 8), (8, 10)]
 
 
-def test_a_task_says_which_version_is_lost_when_an_object_has_gone(pin: Pin) -> None:
-    piece = Piece(pin.place, pin.entries[0], 0, 10)
+def test_a_task_says_which_version_is_lost_when_an_object_has_gone(pin: PartitionSnapshot) -> None:
+    piece = SegmentRange(pin.place, pin.entries[0], 0, 10)
     with pytest.raises(SnapshotLost, match=rf"users-0.*{piece.entry.index_name}.*is missing.*repeat the whole job"):
         list(read_pieces(MemoryStore(), (piece,), record_batches))
 
 
-def test_small_pieces_share_a_task_and_none_is_lost(pin: Pin) -> None:
+def test_small_pieces_share_a_task_and_none_is_lost(pin: PartitionSnapshot) -> None:
     costs = [40, 50, 20, 200, 10, 10]
-    pieces = [Piece(pin.place, of_size(pin, cost), 0, 10) for cost in costs]
+    pieces = [SegmentRange(pin.place, of_size(pin, cost), 0, 10) for cost in costs]
     tasks = deal(pieces, lambda piece: piece.entry.size_bytes, 100)
     assert [[piece.entry.size_bytes for piece in task] for task in tasks] == [[40, 50], [20], [200], [10, 10]]
     assert deal([], lambda piece: 1, 100) == []
@@ -96,10 +96,10 @@ def test_other_errors_are_none_of_ours() -> None:
     assert lost_snapshot(RuntimeError(f"corrupt block in topics/users/partition=3/{NAME}.avro")) is None
 
 
-def test_a_version_that_goes_on_vanishing_is_a_lost_snapshot(pin: Pin) -> None:
+def test_a_version_that_goes_on_vanishing_is_a_lost_snapshot(pin: PartitionSnapshot) -> None:
     calls = []
 
-    def make(pins: tuple[Pin, ...]) -> str:
+    def make(pins: tuple[PartitionSnapshot, ...]) -> str:
         calls.append(pins)
         if len(calls) < 3:
             raise ObjectNotFound("k", "is not there")
@@ -108,7 +108,7 @@ def test_a_version_that_goes_on_vanishing_is_a_lost_snapshot(pin: Pin) -> None:
     assert at_one_moment(lambda: (pin,), make) == "made"
     assert len(calls) == 3
 
-    def never(_: tuple[Pin, ...]) -> str:
+    def never(_: tuple[PartitionSnapshot, ...]) -> str:
         raise ObjectNotFound(f"topics/users/partition=0/{NAME}.avro", "is not there")
 
     with pytest.raises(SnapshotLost):

@@ -26,8 +26,8 @@ from keyfold.spark.source.columns import ARROW
 from keyfold.spark.source.filters import EVERYTHING
 from keyfold.spark.source.offsets import StreamOffset
 from keyfold.spark.source.options import SourceOptions
-from keyfold.spark.source.plan import Slice
-from keyfold.spark.source.read import Reading, read_slices
+from keyfold.spark.source.plan import SpanSlice
+from keyfold.spark.source.read import ReadSettings, read_slices
 from keyfold.spark.source.stream import SourceStream
 from keyfold.spark.source.topic import SourceTopic
 from keyfold.store.api import Blob
@@ -36,7 +36,7 @@ from keyfold_compactor.decide.settings import TopicSettings
 from tests.support.cleaning import EAGER, Sink, load, new_run, record
 
 PARTITIONS = (0, 1)
-READING = Reading("topics", "users", ARROW)
+READING = ReadSettings("topics", "users", ARROW)
 
 
 @dataclass
@@ -198,7 +198,7 @@ class Query:
         return [row for number in sorted(self.batches) for row in self.batches[number]]
 
 
-def query_rows(restless: Restless, task: tuple[Slice, ...]) -> list[tuple[int, Record]]:
+def query_rows(restless: Restless, task: tuple[SpanSlice, ...]) -> list[tuple[int, Record]]:
     """What a task reads."""
     batches = read_slices(restless, lambda p: load(restless, place(p)), READING, task)
     rows = [row for batch in batches for row in batch.drop_columns(["timestamp"]).to_pylist()]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyfold.spark.source.filters import EVERYTHING, OFFSET_MAX, Scope, scope_of
+from keyfold.spark.source.filters import EVERYTHING, OFFSET_MAX, FilterBounds, scope_of
 from tests.support.cleaning import load, memory_log, record
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -68,7 +68,7 @@ def us(number: int) -> datetime:
     return EPOCH + timedelta(microseconds=number)
 
 
-def lets_through(scope: Scope, partition: int, offset: int, time_ms: int, key: bytes | None) -> bool:
+def lets_through(scope: FilterBounds, partition: int, offset: int, time_ms: int, key: bytes | None) -> bool:
     return (
         not scope.is_empty
         and scope.has_partition(partition)
@@ -174,7 +174,7 @@ def test_a_segment_may_have_records_without_a_time_beside_its_bounds(
     store, _ = memory_log([record(0, "a", "1", 50), record(1, "b", "1", -1), record(2, "c", "1", 90)])
     (entry,) = load(store).segments
     assert (entry.min_timestamp, entry.max_timestamp) == (50, 90)
-    assert Scope(min_timestamp=low, max_timestamp=high).selection.can_match(entry) == is_wanted
+    assert FilterBounds(min_timestamp=low, max_timestamp=high).selection.can_match(entry) == is_wanted
 
 
 def test_nothing_asked_is_everything() -> None:

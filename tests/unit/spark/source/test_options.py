@@ -6,7 +6,7 @@ import pytest
 
 from keyfold.config.options import markdown_table
 from keyfold.errors import ConfigError
-from keyfold.spark.source.options import Offsets, SourceOptions
+from keyfold.spark.source.options import OffsetBounds, SourceOptions
 from tests.support.root import ROOT
 
 MUST = {"url": "s3://bucket/some/topics", "topic": "users"}
@@ -18,7 +18,7 @@ def read(**more: str) -> SourceOptions:
 
 def test_names_come_in_lower_case_and_are_understood() -> None:
     options = read(startingoffsets="earliest", maxoffsetspertrigger="7", includeheaders="false")
-    assert options.starting_offsets == Offsets(-2, {})
+    assert options.starting_offsets == OffsetBounds(-2, {})
     assert options.max_offsets_per_trigger == 7
     assert "headers" not in options.column_names
     assert options.topics_dir == "some/topics"
@@ -60,9 +60,9 @@ def test_what_must_be_there_is_named(missing: str) -> None:
 
 
 def test_offsets_are_written_as_for_kafkas_source() -> None:
-    assert read(startingoffsets='{"0": 12, "3": -1}').starting_offsets == Offsets(None, {0: 12, 3: -1})
-    assert read(startingoffsets='{"users": {"0": -2}}').starting_offsets == Offsets(None, {0: -2})
-    assert read(endingoffsets="LATEST").ending_offsets == Offsets(-1, {})
+    assert read(startingoffsets='{"0": 12, "3": -1}').starting_offsets == OffsetBounds(None, {0: 12, 3: -1})
+    assert read(startingoffsets='{"users": {"0": -2}}').starting_offsets == OffsetBounds(None, {0: -2})
+    assert read(endingoffsets="LATEST").ending_offsets == OffsetBounds(-1, {})
 
 
 def test_partitions_may_be_ranges() -> None:

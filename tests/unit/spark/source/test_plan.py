@@ -19,7 +19,7 @@ from keyfold.log.record import Record
 from keyfold.read.position import anchor_of
 from keyfold.spark.source.admission import Amount, backlog, reach, shares
 from keyfold.spark.source.block_table import read_block_table
-from keyfold.spark.source.plan import Slice, span_of, tasks_of
+from keyfold.spark.source.plan import SpanSlice, span_of, tasks_of
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
 from tests.support.cleaning import PLACE, load, memory_log, read_all, record
@@ -134,7 +134,7 @@ def test_every_record_is_in_one_task(seed: int, start: int, end: int, max_bytes:
         assert all(entry.base_offset < one.end and entry.next_offset > one.start for entry in one.entries)
 
 
-def in_slice(records: Sequence[Record], one: Slice) -> list[int]:
+def in_slice(records: Sequence[Record], one: SpanSlice) -> list[int]:
     """Offsets of a slice, found in its own segments alone."""
     return [
         record.offset

@@ -19,10 +19,10 @@ from keyfold.read.selection import Selection
 from keyfold.runtime.clock import ManualClock
 from keyfold.spark.source.batch import plan_batch
 from keyfold.spark.source.columns import ARROW
-from keyfold.spark.source.filters import EVERYTHING, Scope
+from keyfold.spark.source.filters import EVERYTHING, FilterBounds
 from keyfold.spark.source.options import SourceOptions
-from keyfold.spark.source.plan import Slice, span_of, tasks_of
-from keyfold.spark.source.read import Reading, read_slices
+from keyfold.spark.source.plan import SpanSlice, span_of, tasks_of
+from keyfold.spark.source.read import ReadSettings, read_slices
 from keyfold.spark.source.topic import SourceTopic
 from keyfold.store.api import Blob, Create, ObjectStore
 from keyfold.store.memory import MemoryStore
@@ -30,20 +30,24 @@ from keyfold.store.wrappers.counting import CountedStore
 from tests.support.cleaning import EAGER, PLACE, Sink, clean, load, memory_log, new_run, read_all, record
 
 MUST = {"url": "s3://bucket/topics", "topic": "users"}
-READING = Reading("topics", "users", ARROW)
+READING = ReadSettings("topics", "users", ARROW)
 
 
-def plan(store: ObjectStore, scope: Scope = EVERYTHING, **options: str) -> list[tuple[Slice, ...]]:
+def plan(store: ObjectStore, scope: FilterBounds = EVERYTHING, **options: str) -> list[tuple[SpanSlice, ...]]:
     read = SourceOptions.read({**MUST, **options}).require_batch()
     topic = SourceTopic(store, "topics", "users", read.partitions, clock=ManualClock(), random=Random(1))
     return plan_batch(topic, read, scope)
 
 
-def read(store: ObjectStore, tasks: list[tuple[Slice, ...]], reading: Reading = READING) -> list[tuple[int, Record]]:
+def read(
+    store: ObjectStore, tasks: list[tuple[SpanSlice, ...]], reading: ReadSettings = READING
+) -> list[tuple[int, Record]]:
     return [one for task in tasks for batch in batches(store, task, reading) for one in records(batch)]
 
 
-def batches(store: ObjectStore, task: tuple[Slice, ...], reading: Reading = READING) -> Iterator[pa.RecordBatch]:
+def batches(
+    store: ObjectStore, task: tuple[SpanSlice, ...], reading: ReadSettings = READING
+) -> Iterator[pa.RecordBatch]:
     return read_slices(store, lambda partition: load(store, Place("topics", "users", partition)), reading, task)
 
 
@@ -87,16 +91,16 @@ def test_filters_reach_segments_and_blocks() -> None:
     store, _ = many()
     every = [(0, one) for one in read_all(store)]
     wanted = {b"k3", b"k7"}
-    scope = Scope(min_timestamp=150_000, max_timestamp=300_000, keys=frozenset(wanted))
+    scope = FilterBounds(min_timestamp=150_000, max_timestamp=300_000, keys=frozenset(wanted))
     counted = CountedStore(store)
     tasks = plan(counted, scope)
-    found = read(counted, tasks, Reading("topics", "users", ARROW, scope.selection))
+    found = read(counted, tasks, ReadSettings("topics", "users", ARROW, scope.selection))
     assert found == [one for one in every if one[1].key in wanted and 150_000 <= one[1].timestamp <= 300_000]
     assert counted.calls["get"] <= 1 + 3  # the manifest, and the indexes of the segments with these times
     assert counted.bytes_moved["get_range"] < load(store).size_bytes / 2
-    assert plan(store, Scope(min_offset=5, max_offset=4)) == []
-    assert plan(store, Scope(partitions=frozenset({9}))) == []
-    assert read(store, plan(store, Scope(min_offset=40, max_offset=90))) == [
+    assert plan(store, FilterBounds(min_offset=5, max_offset=4)) == []
+    assert plan(store, FilterBounds(partitions=frozenset({9}))) == []
+    assert read(store, plan(store, FilterBounds(min_offset=40, max_offset=90))) == [
         one for one in every if 40 <= one[1].offset <= 90
     ]
 
@@ -141,7 +145,7 @@ class Scene:
             self.act()
 
 
-def stream_tasks(manifest: Manifest, end: int) -> list[tuple[Slice, ...]]:
+def stream_tasks(manifest: Manifest, end: int) -> list[tuple[SpanSlice, ...]]:
     """Tasks as a stream has them: no snapshot, its end is one of its own."""
     return tasks_of([span_of(manifest, 0, end, anchor_of(manifest))], 10**9, 1, no_tables)
 
@@ -209,7 +213,7 @@ def test_a_task_whose_tombstone_was_purged_says_so_or_goes_on_when_told() -> Non
         read(Scene(store, 3, purge), tasks)  # type: ignore[arg-type]
     store, sink = memory_log([record(0, "a", "1")], [record(1, "a", None), record(2, "b", "1")])
     tasks = stream_tasks(load(store), 3)
-    careless = Reading("topics", "users", ARROW, Selection(), fail_on_data_loss=False)
+    careless = ReadSettings("topics", "users", ARROW, Selection(), fail_on_data_loss=False)
     found = read(Scene(store, 3, purge), tasks, careless)  # type: ignore[arg-type]
     assert [one.offset for _, one in found] == [0, 2]
 

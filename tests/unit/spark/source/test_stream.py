@@ -16,9 +16,9 @@ from keyfold.log.record import Record
 from keyfold.read.position import Anchor
 from keyfold.runtime.clock import ManualClock
 from keyfold.spark.source.admission import Amount
-from keyfold.spark.source.offsets import Position, StreamOffset
+from keyfold.spark.source.offsets import PartitionPosition, StreamOffset
 from keyfold.spark.source.options import SourceOptions
-from keyfold.spark.source.plan import Slice
+from keyfold.spark.source.plan import SpanSlice
 from keyfold.spark.source.stream import SourceStream
 from keyfold.spark.source.topic import SourceTopic
 from keyfold.store.api import Create, ObjectStore
@@ -39,7 +39,7 @@ def offsets(where: StreamOffset) -> dict[int, int]:
     return {partition: position.offset for partition, position in where.positions.items()}
 
 
-def ranges(tasks: list[tuple[Slice, ...]]) -> list[tuple[int, int, int]]:
+def ranges(tasks: list[tuple[SpanSlice, ...]]) -> list[tuple[int, int, int]]:
     return [(one.partition, one.start, one.end) for task in tasks for one in task]
 
 
@@ -64,7 +64,7 @@ def expire(store: ObjectStore, count: int) -> None:
 
 def test_a_document_comes_back_as_it_was_and_is_always_the_same_text() -> None:
     anchor = Anchor("log", 7, 3)
-    where = StreamOffset("users", {10: Position(5, 1, anchor), 2: Position(9, 9, anchor)})
+    where = StreamOffset("users", {10: PartitionPosition(5, 1, anchor), 2: PartitionPosition(9, 9, anchor)})
     assert again(where) == where
     assert json.dumps(again(where).document()) == json.dumps(where.document())
 
