@@ -25,6 +25,7 @@ from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
 from keyfold.errors import ConfigError, KeyfoldError
 from keyfold.runtime.terminal import escaped
 
+_PACKAGES: Final = ("keyfold", "keyfold_sink", "keyfold_compactor", "keyfold_replicator", "keyfold_demo", "__main__")
 LEVELS = ("debug", "info", "warning", "error")
 CONNECT_LEVELS: Final[Mapping[str, int]] = MappingProxyType(
     {"OFF": 60, "FATAL": 50, "ERROR": 40, "WARN": 30, "INFO": 20, "DEBUG": 10, "TRACE": 5}
@@ -66,8 +67,8 @@ def configure(*, json: bool, level: str = "info", stream: TextIO | None = None) 
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
-    for room in ("keyfold", "keyfold_sink", "keyfold_compactor", "keyfold_demo", "__main__"):
-        logging.getLogger(room).setLevel(level.upper())
+    for package in _PACKAGES:
+        logging.getLogger(package).setLevel(level.upper())
 
 
 def _renderers(*, json: bool, stream: TextIO | None) -> list[Processor]:

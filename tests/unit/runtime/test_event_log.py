@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import tomllib
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,7 @@ from pydantic import SecretStr
 
 from keyfold.errors import ConfigError, StoreUnavailable
 from keyfold.runtime import event_log
+from tests.support.root import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +61,19 @@ def test_the_level_is_ours_and_libraries_speak_from_warning_up() -> None:
     event_log.configure(json=True, level="error", stream=stream)
     event_log.get_logger("keyfold.x").warning("not now")
     assert len(rows(stream)) == 2
+
+
+def test_the_level_holds_for_every_package_that_is_installed() -> None:
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "root_packages"
+    ]
+    stream = io.StringIO()
+    event_log.configure(json=True, stream=stream)
+    for package in packages:
+        event_log.get_logger(f"{package}.x").info("said", package=package)
+    assert {row["package"] for row in rows(stream)} == {*packages} - {"keyfold_schemas"}, (
+        "schemas have no code that logs"
+    )
 
 
 def test_an_error_tells_its_kind_and_its_hint() -> None:
