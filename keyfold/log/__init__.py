@@ -1,1 +1,13 @@
-"""The log: its format, names and manifest, and the only code that writes manifests."""
+"""The log: its format, names and manifest, and the only code that writes manifests.
+
+record, names, folder                         a record; names of objects; the folder of a partition
+codec, avro, encode, decode                   compressed blocks of Avro, written and read
+arrow, arrow_headers, arrow_numbers           blocks as Arrow columns
+segment, assembly, rewrite, objects           a segment as it is written, merged and uploaded
+index, index_pages                            the index of a segment: Parquet, and its pages
+manifest, manifest_codec, manifest_schema     the manifest as a value and as bytes
+edits, edits_replica, gaps                    changes of a manifest, as pure functions
+commit, partition_log, catalog                commits with fencing; one partition; all partitions of a directory
+replica_log, first_copy                       the log of a replica
+gc                                            which objects may be deleted, and their deletion
+"""
