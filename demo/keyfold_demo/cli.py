@@ -42,24 +42,24 @@ def demo(*, keep: bool, large: bool, as_json: bool) -> int:
     from keyfold_demo.narration import Narrator
     from keyfold_demo.story import PARTITIONS, TOPIC, Story, prepare
 
-    teller = Narrator(to_stderr=as_json)
+    narrator = Narrator(to_stderr=as_json)
     plot = _plot(is_large=large)
-    libs = prepare(teller)
+    libs = prepare(narrator)
     with ExitStack() as exits:
-        with teller.step("Start a Kafka broker and an S3 server") as step:
-            stage = exits.enter_context(DemoEnvironment(TOPIC, PARTITIONS))
-            step.result = f"Kafka at {stage.broker.bootstrap_servers}, S3 at {stage.s3.url}"
-        summary = Story(plot, stage, teller, libs).tell()
+        with narrator.step("Start a Kafka broker and an S3 server") as step:
+            demo_environment = exits.enter_context(DemoEnvironment(TOPIC, PARTITIONS))
+            step.result = f"Kafka at {demo_environment.broker.bootstrap_servers}, S3 at {demo_environment.s3.url}"
+        summary = Story(plot, demo_environment, narrator, libs).tell()
         summary.seconds["start"] = step.seconds
         if keep:
-            summary.kept = stage.address()
+            summary.kept = demo_environment.address()
         if as_json:
             click.echo(json.dumps(summary.to_json(), indent=2))
         if keep:
-            _keep(stage, teller)
-        with teller.step("Stop everything and remove its files"):
+            _keep(demo_environment, narrator)
+        with narrator.step("Stop everything and remove its files"):
             exits.close()
-    _what_next(teller, is_kept=keep)
+    _what_next(narrator, is_kept=keep)
     return 0 if summary.holds else 1
 
 
@@ -76,14 +76,14 @@ def _plot(*, is_large: bool) -> Plot:
     return Plot(LARGE, "Apache Kafka", tuple(read_changelog(path)))
 
 
-def _keep(stage: DemoEnvironment, teller: Narrator) -> None:
+def _keep(demo_environment: DemoEnvironment, narrator: Narrator) -> None:
     """Print how to use what is running, and wait for Enter or for a signal. End of input does not count as Enter."""
-    teller.say()
-    teller.say("Kafka and S3 keep running. In another terminal:", "bold")
-    environment = {"BOOTSTRAP_SERVERS": stage.broker.bootstrap_servers, **stage.s3.environment}
+    narrator.say()
+    narrator.say("Kafka and S3 keep running. In another terminal:", "bold")
+    environment = {"BOOTSTRAP_SERVERS": demo_environment.broker.bootstrap_servers, **demo_environment.s3.environment}
     for name, value in environment.items():
-        teller.say(f"    export {name}={value}")
-    folder, url, topic = stage.folder, stage.url, stage.topic
+        narrator.say(f"    export {name}={value}")
+    folder, url, topic = demo_environment.folder, demo_environment.url, demo_environment.topic
     for line in (
         f"keyfold log list {url}",
         f"keyfold log describe {url} {topic}",
@@ -91,19 +91,19 @@ def _keep(stage: DemoEnvironment, teller: Narrator) -> None:
         f"keyfold sink run {folder / 'sink.json'} --until-caught-up",
         f"keyfold compact plan {folder / 'compact.json'}",
     ):
-        teller.say(f"    {line}")
-    teller.say("Press Enter or Ctrl-C to stop them and remove everything.")
+        narrator.say(f"    {line}")
+    narrator.say("Press Enter or Ctrl-C to stop them and remove everything.")
     try:
         if not sys.stdin.readline():
             threading.Event().wait()
     except KeyboardInterrupt:
-        teller.say()
+        narrator.say()
 
 
-def _what_next(teller: Narrator, *, is_kept: bool) -> None:
-    teller.say()
-    teller.say("Next:", "bold")
+def _what_next(narrator: Narrator, *, is_kept: bool) -> None:
+    narrator.say()
+    narrator.say("Next:", "bold")
     if not is_kept:
-        teller.say("    keyfold demo --keep        the same, but Kafka and S3 keep running for you to explore")
-    teller.say("    docs/getting-started.md    sink and compact a topic of your own")
-    teller.say("    keyfold --help             every command, each with an example")
+        narrator.say("    keyfold demo --keep        the same, but Kafka and S3 keep running for you to explore")
+    narrator.say("    docs/getting-started.md    sink and compact a topic of your own")
+    narrator.say("    keyfold --help             every command, each with an example")

@@ -1,11 +1,12 @@
-"""The stage: a broker, a store and a folder for the time of the story, and nothing of them afterwards.
+"""The environment of the demo: a broker, a store and a folder, all removed at the end.
 
-    with Stage(...) as stage:
-        stage.broker, stage.s3, stage.store, stage.commands, stage.sink_config(...), stage.compact_config(...)
+    with DemoEnvironment(...) as environment:
+        environment.broker, environment.s3, environment.store, environment.commands
+        environment.sink_config(...), environment.compact_config(...)
 
 All files are below one temporary folder: the broker's data, configurations, outputs, Spark's scratch space. All
 processes carry `KEYFOLD_DEMO=<folder's name>` in their environment, so that a test can look for what was left behind.
-Signals that ask for an end raise KeyboardInterrupt while the story goes on, and are ignored while the stage is cleared.
+Signals that ask for an end raise KeyboardInterrupt while the demo runs, and are ignored during the clean-up.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ TOPIC_SETTINGS: Final = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio
 
 
 class DemoEnvironment:
-    """What the story stands on. `topic` is the Kafka topic's name."""
+    """The servers and files of one run of the demo. `topic` is the Kafka topic's name."""
 
     def __init__(self, topic: str, partitions: int) -> None:
         self.topic = topic
@@ -58,7 +59,7 @@ class DemoEnvironment:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a program needs to find the store, and to keep to this stage."""
+        """What a program needs to find the store, and to keep to this environment."""
         scratch = str(self.folder / "scratch")
         return {
             **self.s3.environment,

@@ -25,15 +25,15 @@ _PLAIN_WIDTH: Final = 140
 class Step:
     """One step while it runs; `note` moves the line, `result` is what is said at its end."""
 
-    def __init__(self, teller: Narrator, title: str) -> None:
-        self._teller = teller
+    def __init__(self, narrator: Narrator, title: str) -> None:
+        self._narrator = narrator
         self._title = title
         self.result = ""
         self.seconds = 0.0
 
     def note(self, text: str) -> None:
         """Say how far it is."""
-        self._teller.move(f"{self._title}  {text}")
+        self._narrator.move(f"{self._title}  {text}")
 
 
 class Narrator:

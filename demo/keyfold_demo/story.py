@@ -50,25 +50,25 @@ class Plot:
         return max(1, self.facts.record_count // PARTITIONS // _SEGMENTS_PER_PARTITION)
 
 
-def prepare(teller: Narrator) -> Path:
+def prepare(narrator: Narrator) -> Path:
     """Find Java and fetch the jars; return the folder of Spark's S3 jars. Raises `JavaMissing`."""
     find_java()
     cache = default_cache()
-    with teller.step("Find Java and the jars of Kafka and S3A"):
-        fetch_missing(cache, teller.say)
+    with narrator.step("Find Java and the jars of Kafka and S3A"):
+        fetch_missing(cache, narrator.say)
         return s3a_jars(cache)
 
 
 class Story:
     """The steps of the demo with one changelog; the results are in `summary`."""
 
-    def __init__(self, plot: Plot, stage: DemoEnvironment, teller: Narrator, s3a_libs: Path) -> None:
+    def __init__(self, plot: Plot, demo_environment: DemoEnvironment, narrator: Narrator, s3a_libs: Path) -> None:
         self.summary = Summary(plot.facts, PARTITIONS)
         self._plot = plot
-        self._stage = stage
-        self._teller = teller
+        self._environment = demo_environment
+        self._narrator = narrator
         self._s3a_libs = s3a_libs
-        self._log: Log = open_log(stage.url, stage.topic, store=stage.store)
+        self._log: Log = open_log(demo_environment.url, demo_environment.topic, store=demo_environment.store)
 
     def tell(self) -> Summary:
         """Run all steps. Raises `KeyfoldError` if a program fails; failed checks are in the summary."""
@@ -79,9 +79,9 @@ class Story:
         second = self._compact("Compact: the second pass removes the tombstones, which are now due", "after pass 2")
         self._judge_second(sunk, second)
         self._compact_again()
-        self._teller.say()
-        self._teller.table(self.summary.snapshots)
-        self._teller.say()
+        self._narrator.say()
+        self._narrator.table(self.summary.snapshots)
+        self._narrator.say()
         spark = self._start_spark()
         try:
             self._cat(sunk, second)
@@ -94,9 +94,9 @@ class Story:
 
     def _load(self) -> None:
         facts = self._plot.facts
-        with self._teller.step(f"Load {self._plot.repository}'s history into topic {TOPIC}") as step:
+        with self._narrator.step(f"Load {self._plot.repository}'s history into topic {TOPIC}") as step:
             produce_changes(
-                self._stage.broker.bootstrap_servers,
+                self._environment.broker.bootstrap_servers,
                 TOPIC,
                 self._plot.changes,
                 config={"log_level": 3},  # a broker that has just started lets a producer wait; that is no news
@@ -109,7 +109,7 @@ class Story:
         self.summary.seconds["load"] = step.seconds
 
     def _sink(self) -> Logs:
-        config = str(self._stage.sink_config(self._plot.flush_size))
+        config = str(self._environment.sink_config(self._plot.flush_size))
         self._run("Sink the topic into the bucket", "sink", "sink", "run", config, "--until-caught-up")
         logs = self._snapshot("sunk")
         loaded = _by_key((c.key, c.value, c.timestamp_ms) for c in self._plot.changes)
@@ -118,13 +118,13 @@ class Story:
         return logs
 
     def _compact(self, title: str, moment: str) -> Logs:
-        config = str(self._stage.compact_config())
+        config = str(self._environment.compact_config())
         self._run(title, moment, "compact", "run", config, "--once")
         return self._snapshot(moment)
 
     def _compact_again(self) -> None:
         """Check that a run with nothing to do commits nothing."""
-        config = str(self._stage.compact_config())
+        config = str(self._environment.compact_config())
         before = [self._log.manifest(p).version for p in self._log.partitions()]
         self._run(
             "Compact: a third run has nothing to do, so it starts no Spark and commits nothing",
@@ -139,24 +139,24 @@ class Story:
 
     def _run(self, title: str, name: str, *arguments: str) -> Finished:
         """Run one `keyfold` command as a step."""
-        with self._teller.step(title) as step:
-            finished = self._stage.commands.keyfold(*arguments, watch=self._watch(step.note))
-        self._teller.command(self._shown(arguments), finished.out.splitlines())
+        with self._narrator.step(title) as step:
+            finished = self._environment.commands.keyfold(*arguments, watch=self._watch(step.note))
+        self._narrator.command(self._shown(arguments), finished.out.splitlines())
         self.summary.seconds[name] = finished.seconds
         return finished
 
     def _watch(self, note: Callable[[str], None]) -> Watch:
         """Count the bucket's objects while a command runs, if the output is live."""
-        if not self._teller.is_live:
+        if not self._narrator.is_live:
             return lambda: None
         return lambda: note(f"{len(self._sizes()):,} objects in the bucket")
 
     def _shown(self, arguments: Iterable[str]) -> str:
         """Return a command line with short file names."""
-        return shown(*(a.removeprefix(f"{self._stage.folder}/") for a in arguments))
+        return shown(*(a.removeprefix(f"{self._environment.folder}/") for a in arguments))
 
     def _sizes(self) -> list[int]:
-        return [info.size_bytes for info in self._stage.store.list("")]
+        return [info.size_bytes for info in self._environment.store.list("")]
 
     def _snapshot(self, title: str) -> Logs:
         """Read the whole log back, and count."""
@@ -186,12 +186,12 @@ class Story:
     def _cat(self, sunk: Logs, now: Logs) -> None:
         """Read from a removed offset with the command line."""
         partition, offset, following = removed_offset(sunk, now)
-        place = (self._stage.url, TOPIC, "-p", str(partition))
+        place = (self._environment.url, TOPIC, "-p", str(partition))
         arguments = ("log", "cat", *place, "--from-offset", str(offset), "--max-records", str(_SHOWN_RECORDS))
-        with self._teller.step(f"Read from offset {offset} of partition {partition}, which was removed") as step:
-            lines = self._stage.commands.keyfold(*arguments).out.splitlines()
-            found = self._stage.commands.keyfold(*arguments, "--json").out.splitlines()
-        self._teller.command(self._shown(arguments), lines)
+        with self._narrator.step(f"Read from offset {offset} of partition {partition}, which was removed") as step:
+            lines = self._environment.commands.keyfold(*arguments).out.splitlines()
+            found = self._environment.commands.keyfold(*arguments, "--json").out.splitlines()
+        self._narrator.command(self._shown(arguments), lines)
         self.summary.seconds["cat"] = step.seconds
         self.summary.check(
             f"a read from the removed offset {offset} starts at {following}, the next existing offset",
@@ -199,30 +199,30 @@ class Story:
         )
 
     def _verify(self) -> None:
-        arguments = ("log", "verify", self._stage.url, TOPIC)
-        with self._teller.step("Verify: every object, checksum, record and index row") as step:
-            finished = self._stage.commands.keyfold(*arguments, may_fail=True)
-        self._teller.command(self._shown(arguments), finished.out.splitlines())
+        arguments = ("log", "verify", self._environment.url, TOPIC)
+        with self._narrator.step("Verify: every object, checksum, record and index row") as step:
+            finished = self._environment.commands.keyfold(*arguments, may_fail=True)
+        self._narrator.command(self._shown(arguments), finished.out.splitlines())
         self.summary.seconds["verify"] = step.seconds
         self.summary.check("`keyfold log verify` finds no damage", holds=finished.exit_code == 0)
 
     def _start_spark(self) -> Running:
         """Start Spark in the background, while other steps run."""
-        files = self._stage.commands.keyfold("log", "files", self._stage.url, TOPIC).out
-        scratch = self._stage.folder / "scratch"
+        files = self._environment.commands.keyfold("log", "files", self._environment.url, TOPIC).out
+        scratch = self._environment.folder / "scratch"
         command = [sys.executable, "-m", "keyfold_demo.stock_spark", str(self._s3a_libs), str(scratch)]
-        return self._stage.commands.start(command, stdin=files)
+        return self._environment.commands.start(command, stdin=files)
 
     def _judge_spark(self, running: Running, now: Logs) -> None:
-        with self._teller.step("Read the same objects with stock Spark, without keyfold"):
+        with self._narrator.step("Read the same objects with stock Spark, without keyfold"):
             finished = running.wait()
             if finished.exit_code != 0:
                 raise KeyfoldError(f"stock Spark failed:\n{finished.err[-3000:]}")
             rows = [json.loads(line) for line in finished.out.splitlines()]
-        self._teller.command(self._shown(("log", "files", self._stage.url, TOPIC)) + " | tee files.txt")
-        self._teller.say('    >>> spark.read.format("org.apache.spark.sql.avro.AvroFileFormat").load(files)', "bold")
+        self._narrator.command(self._shown(("log", "files", self._environment.url, TOPIC)) + " | tee files.txt")
+        self._narrator.say('    >>> spark.read.format("org.apache.spark.sql.avro.AvroFileFormat").load(files)', "bold")
         for row in rows[:_SHOWN_RECORDS]:
-            self._teller.say(f"    Row(offset={row['offset']}, key={row['key']!r}, value={row['value']!r})", "dim")
+            self._narrator.say(f"    Row(offset={row['offset']}, key={row['key']!r}, value={row['value']!r})", "dim")
         expected = sorted((r.offset, _text(r.key), _text(r.value)) for records in now.values() for r in records)
         self.summary.spark_records = len(rows)
         self.summary.spark_tree = _tree_of({r["key"].encode(): r["value"].encode() for r in rows if r["value"]})
@@ -241,9 +241,9 @@ class Story:
             f"{summary.facts.root_tree}",
             holds=trees == {summary.facts.root_tree},
         )
-        self._teller.say()
+        self._narrator.say()
         for sentence, holds in summary.checks.items():
-            self._teller.verdict(sentence, holds=holds)
+            self._narrator.verdict(sentence, holds=holds)
 
 
 def removed_offset(before: Logs, after: Logs) -> tuple[int, int, int]:

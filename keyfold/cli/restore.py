@@ -93,7 +93,7 @@ def restore(ctx: click.Context, /, url: str, topic: str, **options: Any) -> None
     if (options["group_offsets"] is None) != (options["group_offsets_to"] is None):
         raise click.UsageError("--group-offsets and --group-offsets-to must be given together")
     with _opened(ctx, url, topic, options) as one:
-        outlook = one.look()
+        outlook = one.preview()
         shown = _Shown(as_json=options["as_json"], topic=topic)
         shown.hazards(outlook)
         if options["dry_run"]:

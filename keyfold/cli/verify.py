@@ -136,7 +136,7 @@ def _kafka_topic(bootstrap_servers: str | None, config: str | None, topic: str) 
     from keyfold.kafka.settings import client_settings
 
     settings = client_settings(bootstrap_servers, config, owned=("isolation.level", "group.id", "auto.offset.reset"))
-    from keyfold.kafka.topic_reader import KafkaTopic
+    from keyfold.kafka.reading import KafkaTopic
 
     with KafkaTopic(settings, topic) as reader:
         yield reader

@@ -1,7 +1,7 @@
 """Avro data to values, without trust: a tree of actions compiled into functions, one call a type.
 
 Every number is in its range, every length and count within the bytes that are there, text is UTF-8. What is wrong
-comes as `AvroDataInvalid`. The values are Python's, or raw ones that `pyarrow.array` takes for the reader's type
+comes as `AvroDecodeError`. The values are Python's, or raw ones that `pyarrow.array` takes for the reader's type
 (`keyfold.formats.logical_types`): then a record is a tuple and a map a list of pairs.
 """
 
@@ -37,11 +37,11 @@ _INT_MIN: Final = -(2**31)
 _INT_BEYOND: Final = 2**31
 
 
-class AvroDataInvalid(Exception):
+class AvroDecodeError(Exception):
     """The bytes are not what the writer's schema says, or the reader's has no place for them."""
 
 
-FAULTS: Final = (AvroDataInvalid, IndexError, ValueError, OverflowError, RecursionError, struct.error)
+FAULTS: Final = (AvroDecodeError, IndexError, ValueError, OverflowError, RecursionError, struct.error)
 """What a `Read` raises for data that is wrong."""
 
 
@@ -161,7 +161,7 @@ def _long(data: bytes, at: int) -> tuple[int, int]:
 def _int(data: bytes, at: int) -> tuple[int, int]:
     value, at = _long(data, at)
     if not _INT_MIN <= value < _INT_BEYOND:
-        raise AvroDataInvalid(f"it has {value} instead of an int")
+        raise AvroDecodeError(f"it has {value} instead of an int")
     return value, at
 
 
@@ -172,7 +172,7 @@ def _null(_data: bytes, at: int) -> tuple[None, int]:
 def _boolean(data: bytes, at: int) -> tuple[bool, int]:
     byte = data[at]
     if byte > 1:
-        raise AvroDataInvalid(f"it has byte {byte} instead of a boolean")
+        raise AvroDecodeError(f"it has byte {byte} instead of a boolean")
     return byte == 1, at + 1
 
 
@@ -192,7 +192,7 @@ def _bytes(data: bytes, at: int) -> tuple[bytes, int]:
     size, at = _long(data, at)
     end = at + size
     if size < 0 or end > len(data):
-        raise AvroDataInvalid(f"it has a length of {size} with {len(data) - at} bytes left")
+        raise AvroDecodeError(f"it has a length of {size} with {len(data) - at} bytes left")
     return data[at:end], end
 
 
@@ -233,10 +233,10 @@ def _enum(action: ReadEnum) -> Read:
     def symbol(data: bytes, at: int) -> tuple[str, int]:
         number, at = _long(data, at)
         if not 0 <= number < len(symbols):
-            raise AvroDataInvalid(f"it has symbol {number} of enum {name}, which has {len(symbols)} symbols")
+            raise AvroDecodeError(f"it has symbol {number} of enum {name}, which has {len(symbols)} symbols")
         found = symbols[number]
         if found is None:
-            raise AvroDataInvalid(f"{written[number]!r} is not a symbol of the reader's enum {name}")
+            raise AvroDecodeError(f"{written[number]!r} is not a symbol of the reader's enum {name}")
         return found, at
 
     return symbol
@@ -249,9 +249,9 @@ def _count(data: bytes, at: int) -> tuple[int, int]:
         count = -count
         size, at = _long(data, at)
         if not 0 <= size <= len(data) - at:
-            raise AvroDataInvalid(f"it declares {size} bytes of items with {len(data) - at} bytes left")
+            raise AvroDecodeError(f"it declares {size} bytes of items with {len(data) - at} bytes left")
     if count > max(len(data) - at, _FEW_ITEMS):
-        raise AvroDataInvalid(f"it declares {count} items with {len(data) - at} bytes left")
+        raise AvroDecodeError(f"it declares {count} items with {len(data) - at} bytes left")
     return count, at
 
 
@@ -287,7 +287,7 @@ def _union(branches: tuple[Read, ...]) -> Read:
     def union(data: bytes, at: int) -> tuple[Any, int]:
         number, at = _long(data, at)
         if not 0 <= number < len(branches):
-            raise AvroDataInvalid(f"it has branch {number} of a union of {len(branches)}")
+            raise AvroDecodeError(f"it has branch {number} of a union of {len(branches)}")
         return branches[number](data, at)
 
     return union
@@ -295,7 +295,7 @@ def _union(branches: tuple[Read, ...]) -> Read:
 
 def _refuse(action: Refuse) -> Read:
     def refuse(_data: bytes, _at: int) -> tuple[Any, int]:
-        raise AvroDataInvalid(action.message)
+        raise AvroDecodeError(action.message)
 
     return refuse
 

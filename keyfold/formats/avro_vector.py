@@ -47,20 +47,22 @@ def padded(raw: Any) -> bytes:
     return b"".join([raw, bytes(PADDING)])
 
 
-def read_arrow(action: Action, kind: pa.DataType, raw: bytes, starts: Ints, ends: Ints, room: ColumnMemory) -> pa.Array:
+def read_arrow(
+    action: Action, kind: pa.DataType, raw: bytes, starts: Ints, ends: Ints, memory: ColumnMemory
+) -> pa.Array:
     """The values at `[starts, ends)` of `padded` bytes, which ascend, as an array of `kind`.
 
     Raises `Misplaced`, `Unsuited` and `TooWide`.
     """
-    found, at = _Walk(Leaves(raw), room).read(action, kind, starts, ends)
+    found, at = _Walk(Leaves(raw), memory).read(action, kind, starts, ends)
     refuse(at != ends, "it does not end where its data ends")
     return found
 
 
 class _Walk:
-    def __init__(self, leaves: Leaves, room: ColumnMemory) -> None:
+    def __init__(self, leaves: Leaves, memory: ColumnMemory) -> None:
         self._leaves = leaves
-        self._room = room
+        self._memory = memory
 
     def read(self, action: Action, kind: pa.DataType | None, at: Ints, limits: Ints) -> Found:  # noqa: PLR0911
         """The values at `at` as an array of `kind` (None: they are passed over), and the positions behind them."""
@@ -69,7 +71,7 @@ class _Walk:
         match action:
             case ReadLeaf():
                 if kind is not None and _is_null(action):
-                    self._room.take(len(at) * null_bytes(kind))
+                    self._memory.reserve(len(at) * null_bytes(kind))
                 return self._leaves.read(action, kind, at, limits)
             case ReadUnion():
                 return self._union(action, kind, at, limits)
@@ -96,7 +98,7 @@ class _Walk:
         for place in action.defaults:
             field = action.target.fields[place]
             one = pa.array([default_value(field.type, field.default, raw=True)], kind.field(place).type)
-            self._room.take(count * one.nbytes)
+            self._memory.reserve(count * one.nbytes)
             arrays[place] = one.take(pa.array(np.zeros(count, np.int64)))
         return pa.StructArray.from_arrays(arrays, fields=list(kind)), at
 
@@ -120,7 +122,7 @@ class _Walk:
         if kind is None:
             return None, behind
         if placed < len(at):
-            self._room.take((len(at) - placed) * null_bytes(kind))
+            self._memory.reserve((len(at) - placed) * null_bytes(kind))
         joined = pa.concat_arrays(pieces) if pieces else pa.array([], kind)
         return joined.take(pa.array(order, mask=order < 0)), behind
 
@@ -131,7 +133,7 @@ class _Walk:
             return None, at
         unknown = np.array([symbol is None for symbol in action.symbols])
         refuse(unknown[numbers], "a symbol is not in the reader's enum")
-        self._room.take(int(np.array([len(symbol or "") for symbol in action.symbols])[numbers].sum()))
+        self._memory.reserve(int(np.array([len(symbol or "") for symbol in action.symbols])[numbers].sum()))
         symbols = pa.array([symbol or "" for symbol in action.symbols], pa.string())
         return as_kind(symbols.take(pa.array(numbers)), kind), at
 

@@ -1,6 +1,6 @@
 """How much memory columns may take, so that a few bytes of a log do not become gigabytes of Arrow.
 
-A column has room for each field of each row. One byte can stand for a null in place of a record of a thousand fields,
+A column has memory for each field of each row. One byte can stand for a null in place of a record of a thousand fields,
 for a long symbol of an enum, or for a record whose fields all have defaults. What grows so is counted before an array
 is made. Where a column would take too much, `TooWide` is raised, and the caller asks for fewer rows (`in_parts`). A
 row that is too wide by itself does not fit.
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 T = TypeVar("T")
 
-ROOM_BYTES: Final = 32 * 1024 * 1024
+MEMORY_BYTES: Final = 32 * 1024 * 1024
 """The most that one column of one batch takes beyond what its raw bytes explain."""
 
 RAW_RATIO: Final = 16
@@ -35,10 +35,10 @@ class ColumnMemory:
     __slots__ = ("left_bytes",)
 
     def __init__(self, raw_bytes: int) -> None:
-        """Begin with the room of a column whose raw values have `raw_bytes`."""
-        self.left_bytes = ROOM_BYTES + RAW_RATIO * raw_bytes
+        """Begin with the memory of a column whose raw values have `raw_bytes`."""
+        self.left_bytes = MEMORY_BYTES + RAW_RATIO * raw_bytes
 
-    def take(self, n_bytes: int) -> None:
+    def reserve(self, n_bytes: int) -> None:
         """Count what an array takes. Raises `TooWide`."""
         self.left_bytes -= n_bytes
         if self.left_bytes < 0:

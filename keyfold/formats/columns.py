@@ -16,7 +16,7 @@ from keyfold.formats.arrow_types import arrow_type
 from keyfold.formats.avro_read import Into
 from keyfold.formats.avro_schema import Type, has_decimals
 from keyfold.formats.avro_vector import Misplaced, Unsuited, read_arrow
-from keyfold.formats.column_width import ROOM_BYTES, ColumnMemory, TooWide, measure_of, null_bytes
+from keyfold.formats.column_width import MEMORY_BYTES, ColumnMemory, TooWide, measure_of, null_bytes
 from keyfold.formats.format import RecordPart
 from keyfold.formats.format_mismatch import FormatMismatch
 from keyfold.formats.framed_columns import Frame, Raw, find_frames, named_headers
@@ -69,7 +69,7 @@ class StringColumn:
         try:
             return Decoded(data.cast(pa.string()), [])
         except pa.ArrowInvalid:
-            return _in_room(data, self.type, lambda room: _one_by_one(data, text_of, self.type, room))
+            return _within_memory(data, self.type, lambda memory: _one_by_one(data, text_of, self.type, memory))
 
 
 class JsonColumn:
@@ -83,7 +83,7 @@ class JsonColumn:
 
     def decode(self, data: pa.Array, headers: pa.Array | None) -> Decoded:  # noqa: ARG002
         """See `Column`."""
-        return _in_room(data, self.type, lambda room: _one_by_one(data, self._value, self.type, room))
+        return _within_memory(data, self.type, lambda memory: _one_by_one(data, self._value, self.type, memory))
 
     def _value(self, data: bytes) -> Any:
         value = self._values.value(data, ())
@@ -106,15 +106,15 @@ class AvroColumn:
         """See `Column`."""
         if not len(data):
             return Decoded(pa.array([], self.type), [])
-        return _in_room(data, self.type, lambda room: self._decoded(data, headers, room))
+        return _within_memory(data, self.type, lambda memory: self._decoded(data, headers, memory))
 
-    def _decoded(self, data: pa.Array, headers: pa.Array | None, room: ColumnMemory) -> Decoded:
+    def _decoded(self, data: pa.Array, headers: pa.Array | None, memory: ColumnMemory) -> Decoded:
         frames, mismatches = find_frames(data, named_headers(headers, self._header), self._header)
         pieces: list[Any] = []
         order = np.full(len(data), -1, np.int64)
         for frame in frames:
             try:
-                found = self._group(data, frame, room)
+                found = self._group(data, frame, memory)
             except FormatMismatch as mismatch:  # the schema is to blame, for all of them
                 mismatches += [(row, mismatch) for row in frame.rows.tolist()]
                 continue
@@ -127,38 +127,38 @@ class AvroColumn:
         joined = pa.concat_arrays(pieces) if pieces else pa.array([], self.type)
         return Decoded(joined.take(pa.array(order, mask=order < 0)), mismatches)
 
-    def _group(self, data: pa.Array, frame: Frame, room: ColumnMemory) -> Decoded:
+    def _group(self, data: pa.Array, frame: Frame, memory: ColumnMemory) -> Decoded:
         """The values of one writer schema. Raises `FormatMismatch` where the schema cannot be had, and `TooWide`."""
         action = self._readers.action(frame.key)
         bytes_of = Raw.of(data)
         starts, ends = bytes_of.bounds[:-1][frame.rows] + frame.begin, bytes_of.bounds[1:][frame.rows]
         try:
-            return Decoded(read_arrow(action, self.type, bytes_of.padded, starts, ends, room), [])
+            return Decoded(read_arrow(action, self.type, bytes_of.padded, starts, ends, memory), [])
         except (Misplaced, Unsuited, RecursionError, pa.ArrowException):
             pass  # one by one it is found which of them are wrong
         read = self._readers.of(frame.key)
         values = data.take(pa.array(frame.rows))
-        return _one_by_one(values, lambda raw: read_whole(read, raw, frame.begin, frame.key), self.type, room)
+        return _one_by_one(values, lambda raw: read_whole(read, raw, frame.begin, frame.key), self.type, memory)
 
 
 # So few that most of what is made of them dies young: Python's collector would look at all of a batch again and again.
 _FEW: Final = 512
 
 
-def _in_room(data: pa.Array, kind: pa.DataType, decode: Callable[[ColumnMemory], Decoded]) -> Decoded:
+def _within_memory(data: pa.Array, kind: pa.DataType, decode: Callable[[ColumnMemory], Decoded]) -> Decoded:
     """What `decode` finds. Raises `TooWide`; a row that is too wide by itself is null."""
-    room = ColumnMemory(data.nbytes)
+    memory = ColumnMemory(data.nbytes)
     try:
-        room.take(len(data) * null_bytes(kind))
-        return decode(room)
+        memory.reserve(len(data) * null_bytes(kind))
+        return decode(memory)
     except TooWide:
         if len(data) > 1:
             raise
-        mismatch = FormatMismatch(f"needs more than {ROOM_BYTES} bytes as columns, for {data.nbytes} bytes of data")
+        mismatch = FormatMismatch(f"needs more than {MEMORY_BYTES} bytes as columns, for {data.nbytes} bytes of data")
         return Decoded(pa.nulls(1, kind), [(0, mismatch)])
 
 
-def _one_by_one(data: pa.Array, decode: Callable[[bytes], Any], kind: pa.DataType, room: ColumnMemory) -> Decoded:
+def _one_by_one(data: pa.Array, decode: Callable[[bytes], Any], kind: pa.DataType, memory: ColumnMemory) -> Decoded:
     pieces: list[pa.Array] = []
     mismatches: BadRows = []
     measure = measure_of(kind)
@@ -172,7 +172,7 @@ def _one_by_one(data: pa.Array, decode: Callable[[bytes], Any], kind: pa.DataTyp
                 except FormatMismatch as mismatch:
                     values[row] = None
                     bad.append((row, mismatch))
-                room.take(measure(values[row]))
+                memory.reserve(measure(values[row]))
         found = _built(values, kind, bad)
         pieces.append(found.array)
         mismatches += [(first + row, mismatch) for row, mismatch in found.mismatches]

@@ -1,6 +1,6 @@
 """One run at a time: a lease in the bucket that is renewed while a run is at work.
 
-    take        the lease is free, or was let go: taken at once. Else it is watched: renewed meanwhile, another run is
+    acquire     the lease is free, or was let go: taken at once. Else it is watched: renewed meanwhile, another run is
                 at work; not renewed for its whole length, its holder is dead, and it is taken over
     renew       by a thread, every sixth of its length, by compare-and-set: lost means fenced
     hold        asked before records are handed to the producer: returns while the lease is fresh, waits while the store
@@ -76,7 +76,7 @@ class Lease:
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def take(self) -> None:
+    def acquire(self) -> None:
         """Take the lease, waiting for a dead holder's to run out. Raises `RestoreBusy`."""
         try:
             found = self._store.get(self._key, DOCUMENT_BYTES_MAX)
@@ -148,7 +148,7 @@ class Lease:
         ).encode()
 
     def __enter__(self) -> Self:
-        self.take()
+        self.acquire()
         self._thread = threading.Thread(target=self._renew_on, name="keyfold-restore-lease", daemon=True)
         self._thread.start()
         return self
@@ -160,7 +160,7 @@ class Lease:
         if self._thread is not None:
             self._thread.join()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Say that nothing is under way any more: the next run need not wait. Only after all channels are closed."""
         self._done.set()
         if self._thread is not None:

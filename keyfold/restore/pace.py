@@ -18,6 +18,6 @@ class Pace:
         """Whether there is no limit."""
         return self._costs == (0.0, 0.0)
 
-    def take(self, n_records: int, n_bytes: int) -> float:
+    def reserve(self, n_records: int, n_bytes: int) -> float:
         """Book records and bytes; return the seconds to wait before they may be sent."""
         return self._limit.reserve(max(n_records * self._costs[0], n_bytes * self._costs[1]))

@@ -340,7 +340,7 @@ class PartitionRestore:
             self._send(channel, rows)
         else:
             for row in rows:
-                self._wait(self.pace.take(1, _size_bytes(*row[2:])))
+                self._wait(self.pace.reserve(1, _size_bytes(*row[2:])))
                 self._send(channel, [row])
         self.progress(len(rows))
 

@@ -114,7 +114,7 @@ class RestoreOutcome:
 
 
 class Restore:
-    """One restore. `look` writes nothing; `run` does it."""
+    """One restore. `preview` writes nothing; `run` does it."""
 
     def __init__(self, log: Log, topics: TargetTopics, request: RestoreRequest, *, clock: Clock, random: Random,
                  holder: str, journal_store: ObjectStore | None = None, journal_dir: str | None = None,
@@ -137,7 +137,7 @@ class Restore:
 
     # Look
 
-    def look(self) -> RestorePreview:
+    def preview(self) -> RestorePreview:
         """The plan, what has landed, and what would go wrong. Raises `RestoreRefused` and what reading raises."""
         manifests, there = self._manifests()
         count = self._request.partition_count or there
@@ -351,7 +351,7 @@ class Restore:
                 results, failures = self._run_all(parts)
             finally:
                 if all(part.is_settled for part in parts):
-                    lease.let_go()
+                    lease.release()
         found = sorted((*outlook.finished, *results), key=lambda result: result.partition)
         return RestoreOutcome(tuple(found), failures)
 

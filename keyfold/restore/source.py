@@ -23,6 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from keyfold.errors import ObjectNotFound
+from keyfold.log.avro import SegmentDamaged
 from keyfold.log.index import Index, Ints, read_index_data
 from keyfold.log.manifest import NO_OFFSET, Manifest, SegmentEntry
 from keyfold.log.names import Place
@@ -31,18 +32,22 @@ from keyfold.read.batches import SegmentRead, take_rows
 from keyfold.read.blocks import READ_LIMITS, ReadLimits
 from keyfold.read.fetch import damage_named
 from keyfold.read.index_parts import checked_parts
-from keyfold.read.latest_keys import RowBits
+from keyfold.read.key_hash import HASHES
+from keyfold.read.latest_keys import KeyRange, RowBits
 from keyfold.read.ordered import newer
 from keyfold.read.position import Anchor, check_resumed, end_offset, segments_between
 from keyfold.read.records import records_of
 from keyfold.restore.journal import PartitionPlan
-from keyfold.restore.latest_rows import choose_rows
 from keyfold.restore.rows import COLUMNS, Row, rows_of
 from keyfold.restore.selection import RestoreSelection
 from keyfold.store.api import ObjectStore
 
 WINDOW_RECORDS: Final = 250_000
 BATCH_BYTES: Final = 4 * 1024 * 1024
+KEYS_BYTES: Final = 128 * 1024 * 1024
+"""Memory for the keys of one partition; several partitions may be restored at once."""
+
+_KEY_COLUMNS: Final = ("offset", "key", "is_tombstone")
 _COLUMNS: Final = ("offset", "timestamp", "position", "length")
 
 
@@ -206,3 +211,40 @@ class RestoreSource:
 def _is_null(index: Index) -> npt.NDArray[np.bool_]:
     flags: npt.NDArray[np.bool_] = index.rows.column("key").combine_chunks().is_null().to_numpy(zero_copy_only=False)
     return flags
+
+
+def choose_rows(
+    store: ObjectStore, place: Place, manifest: Manifest, kept_from: int, memory_bytes: int = KEYS_BYTES
+) -> dict[str, RowBits]:
+    """Return the records of the latest state: a bit for each record of a segment, by the segment's name.
+
+    They are those of `keyfold.read.latest`, and tombstones that delete what an earlier run of the same restore may have
+    written: those at or behind `kept_from`, the end of the version in which the first run chose. Raises `Corrupt`,
+    `ObjectNotFound`.
+    """
+    rows = {entry.name: RowBits(entry.record_count) for entry in manifest.segments}
+    walk = KeyRange(0, HASHES, memory_bytes)
+    while not _walk(store, place, manifest, walk, rows, kept_from) or walk.high < HASHES:
+        walk = walk.narrower() if walk.is_too_wide else walk.next_one()
+    return rows
+
+
+def _walk(
+    store: ObjectStore, place: Place, manifest: Manifest, walk: KeyRange, rows: dict[str, RowBits], kept_from: int
+) -> bool:
+    """Judge the rows of a walk's keys, from the newest to the oldest. False where it had to be given up."""
+    for entry in reversed(manifest.segments):
+        data = read_index_data(store, place, entry)
+        key, expected = place.key(entry.index_name), entry.record_count
+        with damage_named(place):
+            for first, table in Index.groups_backwards(data, columns=_KEY_COLUMNS, origin=key):
+                if first + table.num_rows != expected:
+                    raise SegmentDamaged(key, f"does not have one row for each of the {entry.record_count} records")
+                expected = first
+                offsets, keys, tombstones = (table.column(name).combine_chunks() for name in _KEY_COLUMNS)
+                deletes = np.asarray(tombstones.to_numpy(zero_copy_only=False)) & (offsets.to_numpy() < kept_from)
+                for chosen in walk.take(keys, deletes):
+                    rows[entry.name].add(chosen + first)
+                if walk.is_too_wide:
+                    return False
+    return True

@@ -1,4 +1,4 @@
-"""The topic that a restore writes into, as the rest of the room sees it: a Protocol, so that tests can play a broker.
+"""The topic that a restore writes into, as a Protocol, so that tests can take the part of a broker.
 
 A channel is one producer for one partition. What it was given lands in the order given and without gaps, or not at all
 from some record on; each landing is checked against the offset where it was announced. An offset that is another one

@@ -100,7 +100,7 @@ def restore(broker: KafkaBroker, topic: str, store: MemoryStore) -> float:
     with KafkaCluster(client_settings(broker.bootstrap_servers)) as cluster:
         log = Log(store, "topics", "bench", clock=clock)
         one = Restore(log, KafkaTopics(cluster), RestoreRequest(topic), clock=clock, random=Random(), holder="bench")
-        outcome = one.run(one.look())
+        outcome = one.run(one.preview())
     assert not outcome.failures, outcome.failures
     return time.perf_counter() - started
 

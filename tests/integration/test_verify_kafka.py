@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from keyfold.cli.app import run
 from keyfold.cli.context import CliContext
 from keyfold.kafka.errors import KafkaTopicMissing
-from keyfold.kafka.topic_reader import KafkaTopic
+from keyfold.kafka.reading import KafkaTopic
 from keyfold.log.record import Record
 from keyfold.read.log import Log
 from keyfold.verify.compare import Comparison, compare_partition

@@ -75,7 +75,7 @@ class World:
         self.store.meddle = self.meddle if number < 9 else None
         one = Restore(self.log(), self.topic, request, clock=self.clock, random=self.random, holder=str(number))
         try:
-            outcome = one.run(one.look())
+            outcome = one.run(one.preview())
         except SimulatedCrash:
             self.topic.die()
             return False
@@ -139,7 +139,7 @@ def _check(world: World) -> None:
     (result,) = Restore(
         world.log(), world.topic, RestoreRequest(PLACE.topic, world.request.selection, world.request.settings),
         clock=world.clock, random=world.random, holder="look",
-    ).look().finished  # fmt: skip
+    ).preview().finished  # fmt: skip
     end = result.source_end
     known = [s for s in world.source if s.offset < end]
     assert {k: r.value for k, r in latest_of(found).items()} == {k: r.value for k, r in latest_of(known).items()}

@@ -405,7 +405,7 @@ def restored(stage: Stage, journal: Stage, user: str) -> None:
             holder=f"run {seed}",
             journal_store=store,
         )
-        outcome = one.run(one.look())
+        outcome = one.run(one.preview())
         assert not outcome.failures, outcome.failures
 
 

@@ -200,9 +200,21 @@ class _StreamReader(DataSourceStreamReader):
         return StreamOffset.read(document, self._options.topic)
 
 
+class PlainStreamReader(_StreamReader):
+    """A stream of Spark 4.0 and 4.1."""
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802 - this Spark's
+        """The end of the next batch, from where the last one ended as far as that is known."""
+        stream = self.stream
+        self._last = stream.newest() if self._last is None else stream.latest(self._last, stream.limit)
+        return self._last.document()
+
+
+STREAM_READER: type[_StreamReader] = PlainStreamReader
+
 if HAS_ADMISSION:
 
-    class KeyfoldStreamReader(_StreamReader, SupportsTriggerAvailableNow):
+    class AdmittingStreamReader(_StreamReader, SupportsTriggerAvailableNow):
         """A stream, since Spark 4.2."""
 
         def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -233,16 +245,7 @@ if HAS_ADMISSION:
             return Amount(own.records, limit.max_bytes)
         return UNLIMITED
 
-else:
-
-    class KeyfoldStreamReader(_StreamReader):  # type: ignore[no-redef]  # the one of this Spark
-        """A stream of Spark 4.0 and 4.1."""
-
-        def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802 - this Spark's
-            """The end of the next batch, from where the last one ended as far as that is known."""
-            stream = self.stream
-            self._last = stream.newest() if self._last is None else stream.latest(self._last, stream.limit)
-            return self._last.document()
+    STREAM_READER = AdmittingStreamReader
 
 
 class KeyfoldDataSource(DataSource):
@@ -262,10 +265,10 @@ class KeyfoldDataSource(DataSource):
         options = self._options().require_batch()
         return KeyfoldReader(options, self.location(options), schema_for(schema))
 
-    def streamReader(self, schema: Any) -> KeyfoldStreamReader:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: Any) -> _StreamReader:  # noqa: N802 - Spark's name
         """A stream."""
         options = self._options().require_stream()
-        return KeyfoldStreamReader(options, self.location(options), schema_for(schema))
+        return STREAM_READER(options, self.location(options), schema_for(schema))
 
     def location(self, options: SourceOptions) -> StoreLocation:
         """Where the log is, as tasks open it: endpoint and region as this process resolves them.

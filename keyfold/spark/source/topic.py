@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Container, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Final
 
 from keyfold.errors import FirstCopyUnfinished, LogNotFound, ObjectNotFound
-from keyfold.log.index import BlockTable
+from keyfold.log.avro import SegmentDamaged
+from keyfold.log.index import BlockTable, Index
 from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.names import Place
+from keyfold.read.fetch import damage_named
 from keyfold.read.log import Log
 from keyfold.read.ordered import newer, offset_for_time
 from keyfold.runtime.clock import Clock, SystemClock
-from keyfold.spark.source.block_table import read_block_table
 from keyfold.store.api import ObjectStore
 
 _THREADS: Final = 16
 _TABLES_KEPT: Final = 64
+TAIL_BYTES: Final = 64 * 1024
+"""The footer of an index is rarely larger."""
+_END: Final = struct.Struct("<I4s")
 
 
 class SourceTopic:
@@ -101,3 +106,33 @@ class SourceTopic:
                 manifest = newer(place, lambda: self.manifest(place.partition), error)
             else:
                 return manifest, manifest.next_offset if found is None else found
+
+
+def read_block_table(
+    store: ObjectStore, place: Place, entry: SegmentEntry, *, tail_bytes: int = TAIL_BYTES
+) -> BlockTable:
+    """Return where the blocks of a segment begin, with one request for `tail_bytes`, or two if the footer is larger.
+
+    The table is in the footer of the segment's index, which has a checksum of its own, so the end of the object is
+    enough. Raises `Corrupt`, and the errors of `ObjectStore.get_range`.
+    """
+    key = place.key(entry.index_name)
+    with damage_named(place):
+        tail = _tail(store, key, entry.index_size_bytes, tail_bytes)
+        length, magic = _END.unpack(tail[-_END.size :]) if len(tail) >= _END.size else (0, b"")
+        wanted = length + _END.size
+        if magic != b"PAR1" or wanted > entry.index_size_bytes:
+            raise SegmentDamaged(key, "the index does not end with Parquet's magic bytes")
+        if wanted > len(tail):
+            tail = _tail(store, key, entry.index_size_bytes, wanted)
+        table = Index.block_table(tail, origin=key)
+        if int(table.record_count.sum()) != entry.record_count:
+            raise SegmentDamaged(
+                key, f"has {int(table.record_count.sum())} records, but the manifest says {entry.record_count}"
+            )
+    return table
+
+
+def _tail(store: ObjectStore, key: str, size_bytes: int, length: int) -> bytes:
+    length = min(length, size_bytes)
+    return store.get_range(key, size_bytes - length, length)

@@ -224,14 +224,14 @@ def decode_stored_window(data: bytes) -> None:
 
 def decode_lease(data: bytes) -> None:
     """The lease of a restore, by a run that finds it."""
-    Lease(_store("lease.json", data), "lease.json", holder="h", clock=ManualClock(), random=Random(1)).take()
+    Lease(_store("lease.json", data), "lease.json", holder="h", clock=ManualClock(), random=Random(1)).acquire()
 
 
 def lease_seeds() -> list[bytes]:
     """One that was let go of, as the product writes it."""
     store = MemoryStore()
     lease = Lease(store, "lease.json", holder="h", clock=ManualClock(), random=Random(1))
-    lease.take()
+    lease.acquire()
     held = json.loads(store.get("lease.json").data)
     return [json.dumps({**held, "free": True}).encode()]
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from keyfold.formats.avro_schema import avro_type
-from keyfold.formats.column_width import FIXED_BYTES_MAX, ROOM_BYTES, TooWide, in_parts
+from keyfold.formats.column_width import FIXED_BYTES_MAX, MEMORY_BYTES, TooWide, in_parts
 from keyfold.formats.columns import AvroColumn, Column, Decoded, JsonColumn
 from keyfold.formats.format import RecordPart
 from keyfold.log.avro import varint
@@ -143,7 +143,7 @@ def test_a_row_that_is_too_wide_by_itself_does_not_fit_and_hides_no_other(
     count, wrong, nulls = bounded.run(decoded_too_wide, name, is_slow)
     assert (count, nulls) == (3, 1)
     (message,) = wrong
-    assert f"needs more than {ROOM_BYTES} bytes as columns" in message
+    assert f"needs more than {MEMORY_BYTES} bytes as columns" in message
 
 
 def decoded_too_wide(name: str, is_slow: bool) -> tuple[int, list[str], int]:

@@ -96,7 +96,7 @@ def test_the_objects_of_a_restore_are_refused_by_name(data: bytes) -> None:
     with pytest.raises(WindowDamaged):
         Window.decode(data)
     with pytest.raises((RestoreRefused, ObjectTooLarge)):
-        Lease(store, "j/plan.json", holder="h", clock=ManualClock(), random=Random(1)).take()
+        Lease(store, "j/plan.json", holder="h", clock=ManualClock(), random=Random(1)).acquire()
 
 
 OTHER_KINDS: list[object] = [[], {}, "x", None, True, 1.5, 10**400]
@@ -181,7 +181,7 @@ def test_a_lease_that_lasts_for_ever_is_refused() -> None:
     lease = {"epoch": 1, "holder": "x", "lease_s": 10**400, "free": False}
     store = store_with("lease.json", json.dumps(lease).encode())
     with pytest.raises(KeyfoldError, match="does not contain the lease"):
-        Lease(store, "lease.json", holder="h", clock=ManualClock(), random=Random(1)).take()
+        Lease(store, "lease.json", holder="h", clock=ManualClock(), random=Random(1)).acquire()
 
 
 @pytest.mark.parametrize("count", [0, 1, -1, 10**12, None, "3", True])

@@ -304,7 +304,7 @@ def restoring(bad: Bad, topic: FakeTopic, *chosen: int, **asked: Any) -> Restore
 def restored(bad: Bad, topic: FakeTopic, *chosen: int, **asked: Any) -> dict[int, int]:
     """The records of each partition that is restored now."""
     one = restoring(bad, topic, *chosen, **asked)
-    outcome = one.run(one.look())
+    outcome = one.run(one.preview())
     assert not outcome.failures
     return {result.partition: result.records for result in outcome.results}
 
@@ -313,7 +313,7 @@ def restored(bad: Bad, topic: FakeTopic, *chosen: int, **asked: Any) -> dict[int
 def test_a_restore_of_all_writes_nothing_and_one_of_the_others_is_whole(bad: Bad) -> None:
     topic = FakeTopic(count=3)
     with pytest.raises(KeyfoldError, match="users-1: "):
-        restoring(bad, topic).look()
+        restoring(bad, topic).preview()
     assert topic.sends == 0
     assert restored(bad, topic, 0, 2) == {0: 5, 2: 5}
 
@@ -321,7 +321,7 @@ def test_a_restore_of_all_writes_nothing_and_one_of_the_others_is_whole(bad: Bad
 @pytest.mark.parametrize("attack", [bomb_segment])
 def test_a_restore_that_meets_a_bad_block_fails_one_and_restores_the_others(bad: Bad) -> None:
     one = restoring(bad, FakeTopic(count=3, settings={"cleanup.policy": "delete"}))
-    outcome = one.run(one.look())
+    outcome = one.run(one.preview())
     assert list(outcome.failures) == [1]
     assert "users-1" in str(outcome.failures[1])
     assert {result.partition: result.records for result in outcome.results} == {0: 5, 2: 5}
@@ -335,7 +335,7 @@ def test_a_bad_partition_is_restored_when_it_is_repaired(bad: Bad) -> None:
     assert restored(bad, topic, 0) == {0: 5}
     assert [count for _, count, _ in topic.created] == [3]
     plant_manifest(bad.store, USERS[2], sound)
-    outlook = restoring(bad, topic, 0, 2).look()
+    outlook = restoring(bad, topic, 0, 2).preview()
     assert [(hazard.kind, hazard.partition) for hazard in outlook.hazards] == [("added", 2)]
     assert restored(bad, topic, 0, 2, goes_on=True) == {0: 5, 2: 5}
 
@@ -344,7 +344,7 @@ def test_a_bad_partition_is_restored_when_it_is_repaired(bad: Bad) -> None:
 def test_a_folder_without_a_log_makes_no_partition_of_a_topic(bad: Bad) -> None:
     topic = FakeTopic(count=0, exists=False)
     with pytest.raises(KeyfoldError, match="users-2147483647: no log found at"):
-        restoring(bad, topic).look()
+        restoring(bad, topic).preview()
     assert restored(bad, topic, 0, 1, 2) == {0: 5, 1: 5, 2: 5}
     assert [count for _, count, _ in topic.created] == [3]
 

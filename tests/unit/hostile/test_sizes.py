@@ -66,7 +66,7 @@ READERS: dict[str, tuple[Callable[[MemoryStore], object], type[KeyfoldError]]] =
     "orders": (lambda store: DesiredStateDocument(store, "s/", ManualClock(), Random(1)).refresh(), ObjectTooLarge),
     "registration": (lambda store: CasDocument(store, "r", ManualClock(), Random(1)).read(), ObjectTooLarge),
     "lease": (
-        lambda store: Lease(store, "l", holder="h", clock=ManualClock(), random=Random(1)).take(), ObjectTooLarge
+        lambda store: Lease(store, "l", holder="h", clock=ManualClock(), random=Random(1)).acquire(), ObjectTooLarge
     ),
     "index": (lambda store: read_index(store, PLACE, ENTRY), Corrupt),
     "segment": (lambda store: list(read_segment(store, PLACE, ENTRY, 0, 2)), Corrupt),

@@ -23,7 +23,7 @@ def test_a_renewed_lease_is_fresh_from_when_the_renewal_was_sent() -> None:
     clock = ManualClock()
     slow = FaultyStore(MemoryStore(clock=clock), on_call=lambda call: clock.advance(4_000))
     lease = Lease(slow, "lease.json", holder="first", clock=clock, random=Random(1))
-    lease.take()
+    lease.acquire()
     sent_s = clock.monotonic_s()
     lease._renew()
     assert clock.monotonic_s() >= sent_s + 4
@@ -38,10 +38,10 @@ def test_what_is_handed_over_lands_or_is_given_up_within_the_lease() -> None:
 def test_a_lease_that_is_longer_than_the_next_runs_is_waited_for_to_its_end() -> None:
     clock = ManualClock()
     store = MemoryStore(clock=clock)
-    Lease(store, "lease.json", holder="first", clock=clock, random=Random(1), lease_s=120).take()
+    Lease(store, "lease.json", holder="first", clock=clock, random=Random(1), lease_s=120).acquire()
     taken_s = clock.monotonic_s()
     clock.advance(60_000)
-    Lease(store, "lease.json", holder="second", clock=clock, random=Random(2), lease_s=30).take()
+    Lease(store, "lease.json", holder="second", clock=clock, random=Random(2), lease_s=30).acquire()
     assert clock.monotonic_s() >= taken_s + 120
 
 

@@ -53,7 +53,7 @@ def run(
     one = Restore(
         opened, topic, request, clock=clock, random=Random(number), holder=f"run {number}", journal_store=journal
     )
-    outcome = one.run(one.look())
+    outcome = one.run(one.preview())
     for error in outcome.failures.values():
         raise error
     return outcome

@@ -48,7 +48,7 @@ def run(log: MadeLog, topic: FakeTopic, clock: ManualClock, request: RestoreRequ
         store: ObjectStore | None = None, seed: int = 1,
         limits: ReadLimits = READ_LIMITS) -> RestoreOutcome:  # fmt: skip
     one = restore(log, topic, clock, request, store, seed, limits)
-    outcome = one.run(one.look())
+    outcome = one.run(one.preview())
     for error in outcome.failures.values():
         raise error
     return outcome
@@ -109,10 +109,10 @@ def test_the_next_run_waits_for_a_dead_ones_lease_and_a_living_one_is_left_alone
 
     store = MemoryStore(clock=clock)
     holder = Lease(store, "lease.json", holder="first", clock=clock, random=Random(1))
-    holder.take()
+    holder.acquire()
     second = Lease(store, "lease.json", holder="second", clock=Renewing(holder), random=Random(2))
     with pytest.raises(RestoreBusy, match="first renewed"):
-        second.take()
+        second.acquire()
 
 
 class Renewing(ManualClock):
@@ -334,7 +334,7 @@ def hazards(
 ) -> dict[str, str]:
     topic = FakeTopic(settings={"cleanup.policy": "delete", **settings})
     one = restore(log, topic, clock, RestoreRequest("users", selection or RestoreSelection()))
-    outlook = one.look()
+    outlook = one.preview()
     found = {h.kind: f"{'error' if h.is_error else 'warning'}: {h}" for h in outlook.hazards}
     if outlook.errors:
         with pytest.raises(RestoreRefused):
@@ -437,11 +437,11 @@ def test_a_partition_that_the_log_got_later_is_named_and_continue_takes_it_in() 
     run(log, topic, clock, request)
     second = made(clock, "c=3 d=4", 1, partition=1, store=store)
     one = restore(log, topic, clock, request, seed=2)
-    (hazard,) = one.look().hazards
+    (hazard,) = one.preview().hazards
     assert (hazard.kind, hazard.partition, hazard.is_error) == ("added", 1, False)
-    assert one.run(one.look()).results[0].was_finished
+    assert one.run(one.preview()).results[0].was_finished
     assert topic.log(1) == []
-    assert restore(log, topic, clock, replace(request, partitions=(0,)), seed=2).look().hazards == ()
+    assert restore(log, topic, clock, replace(request, partitions=(0,)), seed=2).preview().hazards == ()
 
     goes_on = replace(request, goes_on=True)
     topic.dies_at = topic.sends + 2
@@ -453,8 +453,8 @@ def test_a_partition_that_the_log_got_later_is_named_and_continue_takes_it_in() 
     run(log, topic, clock, request, seed=4)  # it is known now, so that it is gone on with by the same command
     assert bare(topic.log(1)) == bare(of_log(second))
     again = restore(log, topic, clock, request, seed=5)
-    assert again.look().hazards == ()
-    assert [r.was_finished for r in again.run(again.look()).results] == [True, True]
+    assert again.preview().hazards == ()
+    assert [r.was_finished for r in again.run(again.preview()).results] == [True, True]
     ours, others = again.translate([GroupOffset(None, "users", 1, 2)])
     assert (ours, others) == ([GroupOffset(None, "users", 1, 2)], [])
 

@@ -18,8 +18,8 @@ from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.record import Record
 from keyfold.read.position import anchor_of
 from keyfold.spark.source.admission import Amount, backlog, reach, shares
-from keyfold.spark.source.block_table import read_block_table
 from keyfold.spark.source.plan import SpanSlice, span_of, tasks_of
+from keyfold.spark.source.topic import read_block_table
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
 from tests.support.cleaning import PLACE, load, memory_log, read_all, record
