@@ -1,4 +1,4 @@
-"""The house rules that no linter knows. Each failure lists every offender."""
+"""The rules of this repository that no linter knows. Each failure lists every offender."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ROOMS = (
+PACKAGES = (
     "keyfold/",
     "sink/keyfold_sink/",
     "compactor/keyfold_compactor/",
@@ -25,6 +25,7 @@ ROOMS = (
 MODULE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 CONFTEST_LINES_MAX = 150
+CELL_LENGTH_MAX = 120
 
 # Only the clock knows the time, and chance is a caller's Random. The demo talks to a person and may look at his clock.
 CLOCK_SEAMS = {"keyfold/runtime/clock.py"}
@@ -66,9 +67,9 @@ def python_files() -> Iterator[tuple[str, str]]:
             yield name, (ROOT / name).read_text(encoding="utf-8")
 
 
-def room_files() -> Iterator[tuple[str, ast.Module]]:
+def package_files() -> Iterator[tuple[str, ast.Module]]:
     for name, text in python_files():
-        if name.startswith(ROOMS):
+        if name.startswith(PACKAGES):
             yield name, parsed(text)
 
 
@@ -103,17 +104,39 @@ def test_functions_stay_small() -> None:
 
 
 def test_every_module_opens_with_its_idea() -> None:
-    assert [name for name, tree in room_files() if not ast.get_docstring(tree)] == []
+    assert [name for name, tree in package_files() if not ast.get_docstring(tree)] == []
 
 
 def test_nothing_is_a_heap_of_leftovers() -> None:
     assert [name for name in tracked() if Path(name).name in {"utils.py", "util.py", "helpers.py", "misc.py"}] == []
 
 
+def test_a_public_class_has_a_name_of_its_own() -> None:
+    """Two classes of one name make a reader ask which one is meant. Tests, the demo and private names are free."""
+    found: dict[str, list[str]] = {}
+    for name, tree in package_files():
+        for node in ast.walk(tree) if not name.startswith("demo/") else ():
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(f"{name}:{node.lineno}")
+    assert {name: places for name, places in found.items() if len(places) > 1} == {}
+
+
+def test_cells_of_the_overview_are_short() -> None:
+    cells = [
+        f"{page}:{number}: {len(cell.strip())} characters"
+        for page in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")
+        for number, line in enumerate((ROOT / page).read_text(encoding="utf-8").splitlines(), 1)
+        if line.startswith("|")
+        for cell in re.sub(r"\]\([^)]*\)", "]", line).split("|")
+        if len(cell.strip()) > CELL_LENGTH_MAX
+    ]
+    assert cells == []
+
+
 def test_time_and_chance_are_arguments() -> None:
     offenders = [
         f"{name}:{line}: {what}"
-        for name, tree in room_files()
+        for name, tree in package_files()
         if name not in CLOCK_SEAMS and not name.startswith("demo/")
         for line, what in reaches_outside(tree)
     ]
