@@ -150,11 +150,13 @@ def test_a_broker_that_stands_still_in_the_middle_gets_nothing_twice(
 def test_of_two_restores_at_once_one_is_refused(rig: Rig, store: S3Store, topic: MakeTopic) -> None:
     expected = made_log(store, "two")
     target = topic(config=FOREVER)
-    first = start(rig, "two", target, "--max-records-per-second", "1500")
+    first = start(rig, "two", target, "--max-records-per-second", "50")  # minutes more than the second one needs
     wait_for(lambda: end_of(rig, target) > 0, 60, "records")
     _, err = finish(start(rig, "two", target), 1)
     assert "error: this restore is already running" in err
-    finish(first)
+    first.kill()
+    first.communicate()
+    finish(start(rig, "two", target))
     assert bare(uncommitted(rig, target)) == bare(expected)
     store.close()
 
