@@ -1,7 +1,7 @@
 """Sphinx's configuration of the documentation site, which `make site` builds.
 
-The pages are the Markdown files of the repository as they are: README, ARCHITECTURE, CONTRIBUTING, CHANGELOG and `docs/`.
-`contents.md` orders them by task. Every broken link and anchor is an error.
+The pages are the Markdown files of the repository as they are: README, ARCHITECTURE, CONTRIBUTING, CHANGELOG and
+`docs/`. `contents.md` orders them by task. Every broken link and anchor is an error.
 """
 
 from __future__ import annotations
