@@ -30,7 +30,12 @@ class OptionTable:
         return (key in self.entries and not key.endswith("*")) or self._prefix_of(key) is not None
 
     def _prefix_of(self, key: str) -> str | None:
-        """Return the longest of the model's prefixes that the key begins with and is longer than."""
+        """Return the longest of the model's prefixes that the key begins with and is longer than.
+
+        None for an option's own key, and for a prefix as documentation writes it, such as `consumer.override.*`.
+        """
+        if key in self.entries:
+            return None
         fitting = [prefix for prefix in self._prefixes if key.startswith(prefix) and len(key) > len(prefix)]
         return max(fitting, key=len, default=None)
 
@@ -43,7 +48,7 @@ class OptionTable:
         """Return the values as pydantic takes them: keys with a prefix are together under their option."""
         gathered: dict[str, Any] = {}
         for key, value in values.items():
-            prefix = None if key in self.entries else self._prefix_of(key)
+            prefix = self._prefix_of(key)
             if prefix is None:
                 gathered[key] = value
             else:

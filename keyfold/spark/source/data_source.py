@@ -204,7 +204,7 @@ class PlainStreamReader(_StreamReader):
     """A stream of Spark 4.0 and 4.1."""
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802 - this Spark's
-        """The end of the next batch, from where the last one ended as far as that is known."""
+        """Return the end of the next batch. Spark does not say where the last batch ended, so the reader keeps it."""
         stream = self.stream
         self._last = stream.newest() if self._last is None else stream.latest(self._last, stream.limit)
         return self._last.document()

@@ -97,8 +97,8 @@ def test_a_log_that_has_writers_of_its_own_or_another_source_is_broken_though_no
     promoted = replace(replica_of(source, 3), replica=None)
     found = assess(seen(replace(source, next_offset=31), promoted), ASKED).state
     assert (found.state, found.code) == (SyncState.BROKEN, "ReplicaDiverged")
-    anew = replace(source, log_id="f" * 32)
-    found = assess(seen(anew, replica_of(source, 3)), ASKED).state
+    recreated = replace(source, log_id="f" * 32)
+    found = assess(seen(recreated, replica_of(source, 3)), ASKED).state
     assert (found.state, found.code, found.host) == (SyncState.BROKEN, "ReplicaDiverged", "s3.replica")
     assert "resync" in found.hint
 

@@ -133,7 +133,7 @@ def test_what_is_served_is_what_was_published_last() -> None:
         assert found[("keyfold_replica_errors", frozenset({"dr", "SlowDown", "s3.b"}))] == 1
         assert found[("keyfold_replica_failures_total", frozenset({"dr", "SlowDown"}))] == 1
         assert found[("keyfold_replica_partition_failing", frozenset({"dr", "users", "3"}))] == 1
-        assert meter.start_replica("dr") is tally, "a process that opens the replica anew goes on counting"
+        assert meter.start_replica("dr") is tally, "a process that reopens the replica continues its counters"
         meter.remove_replica("dr")
         assert not _scraped(port)
 

@@ -160,3 +160,11 @@ def test_a_long_login_that_means_nothing_is_looked_through_at_once(options: str)
     values = {"name": "n", "topics": "t", "bootstrap.servers": "x", "s3.bucket.name": "b"}
     found = SinkOptions.examine({**values, "sasl.jaas.config": f"PlainLoginModule required {options};"})
     assert [mistake.key for mistake in found.mistakes] == ["sasl.jaas.config"]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_prefix_as_documentation_writes_it_is_an_unknown_key(order: int) -> None:
+    """Someone may copy `consumer.override.*` from a page."""
+    asked = [("consumer.override.*", ""), ("consumer.override.0000000", "")][::order]
+    found = {mistake.key: str(mistake) for mistake in SinkOptions.examine({**BASE, **dict(asked)}).mistakes}
+    assert "unknown key `consumer.override.*`" in found["consumer.override.*"]

@@ -1,4 +1,4 @@
-"""A restart of the connector without its tasks: nothing is started anew, everything is looked up anew."""
+"""A restart of the connector without its tasks: no task restarts, and every task refreshes what it has looked up."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_restart_without_tasks_touches_none_and_has_all_look_up_anew_what_they
     assert [tasks.live(number).pid for number in range(2)] == pids
     assert renewed == ["worker"]
     supervisor.follow(desired_state._next(asked, desired_state.restart(RestartScope.ALL)(asked), "id 2"), "me")
-    assert renewed == ["worker"], "a task that begins anew looks up everything anyway"
+    assert renewed == ["worker"], "a task that starts looks up everything anyway"
 
 
 def test_orders_with_such_a_restart_are_read_back() -> None:
