@@ -76,9 +76,9 @@ def run(
     check_pyspark(found_pyspark())
     configure(json=as_json, level=options.log_level)
     stop = stop_or_end_on_signals()
-    vitals = Liveness(world.clock, quiet_max_s(options), stop.is_set)
+    liveness = Liveness(world.clock, quiet_max_s(options), stop.is_set)
     with (
-        measuring(options, world.clock, is_once=once, checked=vitals) as observer,
+        measuring(options, world.clock, is_once=once, checked=liveness) as observer,
         SparkKeeper(options) as keeper,
         _replicas(world, options, topic, partition, observer) as replicate,
         progress(world.clock, as_json=as_json) as shown,
@@ -86,14 +86,14 @@ def run(
         job = Job(
             options,
             RunSelection(topic, partition, force, collect_orphans),
-            ObservedStore(options.location().open(), vitals),
+            ObservedStore(options.location().open(), liveness),
             keeper,
             clock=world.clock,
             random=Random(world.random.getrandbits(64)),
-            progress=LivenessProgress(shown, vitals),
+            progress=LivenessProgress(shown, liveness),
             check_executor=keeper.check_alive,
-            observer=LivenessObserver(observer, vitals),
-            replicate=with_liveness(replicate, vitals),
+            observer=LivenessObserver(observer, liveness),
+            replicate=with_liveness(replicate, liveness),
         )
         if once:
             job.prove_store()

@@ -117,7 +117,7 @@ class Job:
         self._check_executor = check_executor
         self._observer: RunObserver = observer or NoRunObserver()
         self._replicate = replicate
-        self._penalties = PartitionBackoff(clock, random)
+        self._backoff = PartitionBackoff(clock, random)
         self._holder = f"{options.name}-{random.getrandbits(32):08x}"
         self._below_min_garbage = LogsBelowMinGarbage()
         self._rate = CleaningRate()
@@ -190,16 +190,16 @@ class Job:
 
     def _clean(self, run: Run, should_stop: Callable[[], bool]) -> RunReport:
         # Skipped partitions are not read; they keep the state in which they failed.
-        run.report.uncleanable = self._penalties.failing
+        run.report.uncleanable = self._backoff.failing
         run.report.log_states.update(self._failed_states)
         covered = self.places()
         self._load_replica_holds(covered)
-        resting = frozenset(place for place in covered if self._penalties.is_out(place))
+        resting = frozenset(place for place in covered if self._backoff.is_out(place))
         places = [place for place in covered if place not in resting]
         expiring = [place for place in covered if place in resting and self._options.has_retention(place.topic)]
         report = run.clean(places, should_stop, resting=expiring)
-        self._penalties.learn(report, resting)
-        report.uncleanable = self._penalties.failing
+        self._backoff.learn(report, resting)
+        report.uncleanable = self._backoff.failing
         known = frozenset(covered)
         report.log_states = {place: found for place, found in report.log_states.items() if place in known}
         self._failed_states = {p: s for p, s in report.log_states.items() if p in report.uncleanable}

@@ -85,7 +85,7 @@ class Narrator:
         for row in output:
             self.say(f"    {row}", "dim")
 
-    def verdict(self, sentence: str, *, holds: bool) -> None:
+    def conclusion(self, sentence: str, *, holds: bool) -> None:
         """One thing that was checked."""
         mark = ("  ✓ ", "green") if holds else ("  ✗ ", "bold red")
         self._console.print(Text.assemble(mark, sentence), soft_wrap=True)

@@ -243,7 +243,7 @@ class Story:
         )
         self._narrator.say()
         for sentence, holds in summary.checks.items():
-            self._narrator.verdict(sentence, holds=holds)
+            self._narrator.conclusion(sentence, holds=holds)
 
 
 def removed_offset(before: Logs, after: Logs) -> tuple[int, int, int]:

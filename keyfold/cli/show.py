@@ -262,11 +262,11 @@ def report_lines(report: VerifyReport) -> Iterable[str]:
     """Yield the output of `keyfold log verify` about one partition."""
     for finding in report.findings:
         yield f"{'DAMAGE' if finding.kind.is_damage else 'note'} {report.place} {finding}"
-    verdict = "ok" if report.is_sound else _not_sound(report)
+    outcome = "ok" if report.is_sound else _not_sound(report)
     counts = f"{report.records:,} records in {report.segments:,} segments"
     version = f"version {report.version}" if report.version >= 0 else "no readable manifest"
     compared = f", {report.compared:,} records compared with Kafka" if report.compared >= 0 else ""
-    yield f"{report.place}: {verdict}, {counts}, {version}{compared}"
+    yield f"{report.place}: {outcome}, {counts}, {version}{compared}"
 
 
 def _not_sound(report: VerifyReport) -> str:

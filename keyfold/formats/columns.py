@@ -141,7 +141,7 @@ class AvroColumn:
         return _one_by_one(values, lambda raw: read_whole(read, raw, frame.begin, frame.key), self.type, memory)
 
 
-# So few that most of what is made of them dies young: Python's collector would look at all of a batch again and again.
+# A small number: most objects made of them die young, while Python's gc would visit all of a batch repeatedly.
 _FEW: Final = 512
 
 

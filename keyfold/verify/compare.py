@@ -221,9 +221,9 @@ class _Walk:
         return self.log.read(self.manifest.partition, from_offset=begin, to_offset=None if to_the_end else stop)
 
     def _take_theirs(self, record: Record) -> None:
-        verdict = self.judge.kafka_alone(record)
-        if verdict is not None:
-            self.findings.add(verdict)
+        finding = self.judge.kafka_alone(record)
+        if finding is not None:
+            self.findings.add(finding)
         elif not self.judge.is_explained:
             self._take(record, IN_TOPIC)
 
@@ -250,9 +250,9 @@ class _Walk:
             self._flags.append(flags | COMPARED)
             self.compared += 1
             if record.key is None and flags == IN_LOG:
-                verdict = self.judge.log_alone_without_key(record)
-                if verdict is not None:
-                    self.findings.add(verdict)
+                finding = self.judge.log_alone_without_key(record)
+                if finding is not None:
+                    self.findings.add(finding)
         if len(self._keys) >= _ROWS_AT_A_TIME:
             self._flush()
 

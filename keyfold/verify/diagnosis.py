@@ -1,4 +1,4 @@
-"""What a segment's trouble means, once its SHA-256 is known. Reads again what it needs to say so, and no more.
+"""What a segment's mismatches mean, once its SHA-256 is known. Reads again what it needs to say so, and no more.
 
 What was read tells what it is:
 
@@ -40,7 +40,7 @@ def blame(check: SegmentCheck) -> None:
         _add_foreign(check)
     if check.checksum != check.entry.checksum:
         _blame_bytes(check)
-    elif check.is_troubled and (check.index_is_sound or not check.has_index):
+    elif check.has_mismatch and (check.index_is_sound or not check.has_index):
         _blame_writer(check)
 
 
@@ -54,7 +54,7 @@ def _blame_bytes(check: SegmentCheck) -> None:
         return
     at = len(check.findings)
     # Where they differ the segment is at fault: the index is what was committed, or has a finding of its own.
-    check.findings.extend(f for f in check.trouble if f.kind is not FindingKind.INDEX_DIFFERS)
+    check.findings.extend(f for f in check.mismatches if f.kind is not FindingKind.INDEX_DIFFERS)
     if check.stopped is not None:
         _blame_rest(check, check.stopped)
     if len(check.findings) > at or check.findings.has(FindingKind.BLOCK_DAMAGED):
@@ -120,7 +120,7 @@ def _fetch_block(check: SegmentCheck, part: Index, number: int) -> StoredBlock:
 
 def _blame_writer(check: SegmentCheck) -> None:
     """The bytes are those that were committed, and the index is not theirs: say which records it is about."""
-    first = check.stopped.message if check.stopped is not None else next(iter(check.trouble)).what
+    first = check.stopped.message if check.stopped is not None else next(iter(check.mismatches)).what
     if not check.has_index:
         at = max(check.stopped.block if check.stopped is not None else 0, 0)
         check.add(FindingKind.BLOCK_DAMAGED, first, lost=_FROM_HERE, to_do=REPORT, block=at)
@@ -131,8 +131,8 @@ def _blame_writer(check: SegmentCheck) -> None:
     try:
         differ.extend(compare_rows(check.place, check.entry, _segment_rows(check), indexed))
     except SegmentDamaged as error:  # what was written cannot be read: that is no fault of the index
-        check.findings.extend(check.trouble)
-        if check.stopped is not None or not check.trouble.has(FindingKind.BLOCK_DAMAGED):
+        check.findings.extend(check.mismatches)
+        if check.stopped is not None or not check.mismatches.has(FindingKind.BLOCK_DAMAGED):
             at = max(error.block, 0)
             check.add(
                 FindingKind.BLOCK_DAMAGED, error.message, lost=_FROM_HERE, to_do=REPORT, block=at, record=error.record

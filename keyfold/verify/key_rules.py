@@ -2,8 +2,8 @@
 
     promised    below `first_dirty_offset` a key occurs once. A tombstone that a pass has marked says that no older
                 record of its key is left *anywhere* in the log; readers rely on it when the tombstone goes
-    replaced    objects that an earlier version named and the collector has not taken yet tell what the log had. Their
-                newest record of a key must be there still, or a newer one; a tombstone may have been purged, up to
+    replaced    objects that an earlier version named, and that still exist, tell what the log had. Their newest
+                record of a key must be there still, or a newer one; a tombstone may have been purged, up to
                 `purged_to`, where nothing that it deleted is left. So for as long as the sources of a pass are there,
                 the pass is proved against them
 

@@ -66,7 +66,7 @@ class SegmentResult:
 class SegmentCheck:
     """The check of one segment. After `run`: `findings`, what was `seen`, and the SHA-256 that was read.
 
-    `trouble` is what makes block and index disagree; what it means is decided by the SHA-256, at the end.
+    `mismatches` is what makes block and index disagree; what it means is decided by the SHA-256, at the end.
     """
 
     store: ObjectStore
@@ -78,7 +78,7 @@ class SegmentCheck:
     on_rows: RowSink = lambda _keys, _offsets, _flags: None
     findings: Findings = field(default_factory=Findings)
     seen: SegmentTotals = field(default_factory=SegmentTotals)
-    trouble: Findings = field(default_factory=Findings)
+    mismatches: Findings = field(default_factory=Findings)
     stopped: SegmentDamaged | None = None
     has_index: bool = True
     index_is_sound: bool = False
@@ -107,20 +107,20 @@ class SegmentCheck:
         if self.checksum == self.entry.checksum:
             for rows in self._withheld:
                 self.on_rows(*rows)
-        if self.checksum == self.entry.checksum and not self.is_troubled:
+        if self.checksum == self.entry.checksum and not self.has_mismatch:
             self.compare_counts()
 
     def result(self) -> SegmentResult:
         """What was found."""
         found = tuple(self.findings)
-        is_read = not self.is_troubled and not self.findings.has(FindingKind.BLOCK_DAMAGED)
+        is_read = not self.has_mismatch and not self.findings.has(FindingKind.BLOCK_DAMAGED)
         knows_keys = self.index_is_sound or (is_read and self.checksum == self.entry.checksum)
         return SegmentResult(self.entry, self.checksum, self.seen.record_count, self.has_index, knows_keys, found)
 
     @property
-    def is_troubled(self) -> bool:
+    def has_mismatch(self) -> bool:
         """Whether segment and index disagree, or one of them cannot be read to its end."""
-        return bool(self.trouble) or self.stopped is not None
+        return bool(self.mismatches) or self.stopped is not None
 
     def add(
         self,
@@ -190,7 +190,7 @@ class SegmentCheck:
         for part in parts:
             if read == 0 and (part.codec, part.sync_marker) != (header.codec, self.sync_marker):
                 what = "belongs to a segment of another codec or another log"
-                self.trouble.add(Finding(FindingKind.INDEX_DIFFERS, self.place.key(self.entry.index_name), what))
+                self.mismatches.add(Finding(FindingKind.INDEX_DIFFERS, self.place.key(self.entry.index_name), what))
             self._check_part(blocks, part, codec)
             read = len(part.blocks) if part.part is None else part.part[1]
         for block in blocks:
@@ -210,7 +210,7 @@ class SegmentCheck:
     def _check_part(self, blocks: Iterator[StoredBlock], part: Index, codec: Codec) -> None:
         """Hold the blocks of a part of the index against it, and count its rows where nothing is wrong."""
         first, end = part.part or (0, len(part.blocks))
-        trouble = len(self.trouble)
+        before = len(self.mismatches)
         self._unfinished = (part,)
         batch: list[tuple[StoredBlock, Bytes]] = []
         held = 0
@@ -223,7 +223,7 @@ class SegmentCheck:
                 part.blocks.check(block)
                 raw = decompress_block(block, codec)
             except SegmentDamaged as error:
-                self.trouble.add(damaged_block(self.place, self.entry, part, number, error))
+                self.mismatches.add(damaged_block(self.place, self.entry, part, number, error))
                 self._prove(batch, part)
                 batch, held = [], 0
                 continue
@@ -234,9 +234,9 @@ class SegmentCheck:
                 batch, held = [], 0
         self._prove(batch, part)
         self._unfinished = ()
-        if len(self.trouble) == trouble:
+        if len(self.mismatches) == before:
             self._take_part(part)
-        self._give_keys(part, is_proved=len(self.trouble) == trouble)
+        self._give_keys(part, is_proved=len(self.mismatches) == before)
 
     def _give_keys(self, part: Index, *, is_proved: bool = False) -> None:
         """Those of a sound index: what should be there is no reason to miss others. Else those that are proved, once
@@ -264,10 +264,10 @@ class SegmentCheck:
         try:
             rows = list(raw_rows(raw, block))
         except SegmentDamaged as error:
-            self.trouble.add(damaged_block(self.place, self.entry, part, block.number, error))
+            self.mismatches.add(damaged_block(self.place, self.entry, part, block.number, error))
             return
         indexed = placed(index_rows(part, block.number), block.number)
-        self.trouble.extend(compare_rows(self.place, self.entry, placed(rows, block.number), indexed))
+        self.mismatches.extend(compare_rows(self.place, self.entry, placed(rows, block.number), indexed))
 
     def _take_part(self, part: Index) -> None:
         """Rows that are proved to be the segment's: count them, and check what they say."""

@@ -95,7 +95,7 @@ class Moved:
 # The passes: a process of its own
 
 
-def passes(location: S3Location, logs: int, orders: Connection, stop: Event) -> None:
+def passes(location: S3Location, logs: int, commands: Connection, stop: Event) -> None:
     """Clean log after log while told to; each order is a rate (0: no limit), None is the end."""
     store = location.open()
     places = iter([Place("beside", "dirty", p) for p in range(logs)])
@@ -113,8 +113,8 @@ def passes(location: S3Location, logs: int, orders: Connection, stop: Event) -> 
             return sum(p.traffic.read_bytes + p.traffic.written_bytes for p in report.partitions)
 
         clean(TaskEnvironment(location, None, 60.0), LOGS_A_RUN)
-        orders.send(None)
-        while (rate := orders.recv()) is not None:
+        commands.send(None)
+        while (rate := commands.recv()) is not None:
             with ExitStack() as stack:
                 address = stack.enter_context(ThrottleService(rate)).address if rate else None
                 count, moved, cleaned = 1 if rate else LOGS_A_RUN, 0, 0
@@ -122,15 +122,15 @@ def passes(location: S3Location, logs: int, orders: Connection, stop: Event) -> 
                 while not stop.is_set():
                     moved += clean(TaskEnvironment(location, address, 60.0), count)
                     cleaned += count
-                orders.send(Moved(moved, time.monotonic() - begun, cpu_s() - cpu, cleaned))
+                commands.send(Moved(moved, time.monotonic() - begun, cpu_s() - cpu, cleaned))
     store.close()
 
 
 class Passes:
-    """Gives orders to that process."""
+    """Gives commands to that process."""
 
-    def __init__(self, orders: Connection, stop: Event) -> None:
-        self._orders = orders
+    def __init__(self, commands: Connection, stop: Event) -> None:
+        self._commands = commands
         self._stop = stop
         self.rate = 0.0
         """What a throttled pass may move a second."""
@@ -143,11 +143,11 @@ class Passes:
             yield found
             return
         self._stop.clear()
-        self._orders.send(self.rate if state == "throttled" else 0.0)
+        self._commands.send(self.rate if state == "throttled" else 0.0)
         time.sleep(0.5)
         yield found
         self._stop.set()
-        found.append(self._orders.recv())
+        found.append(self._commands.recv())
 
 
 @contextmanager

@@ -45,8 +45,8 @@ class Ended:
     used_s: float
 
 
-def compactor(source: TalliedFolder, number: int, orders: Connection) -> None:
-    """One compactor on one core: each order is some places and when to begin; None is the end."""
+def compactor(source: TalliedFolder, number: int, commands: Connection) -> None:
+    """One compactor on one core: each command is some places and when to begin; None is the end."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[number % len(cores)]})
     from keyfold_compactor.spark.executor import SparkExecutor
@@ -67,14 +67,14 @@ def compactor(source: TalliedFolder, number: int, orders: Connection) -> None:
 
         clean([Place("topics", f"warm-{number}", 0)])
         cpu_s()
-        orders.send(None)
-        while (order := orders.recv()) is not None:
-            places, begins_s = order
+        commands.send(None)
+        while (command := commands.recv()) is not None:
+            places, begins_s = command
             time.sleep(max(0.0, begins_s - time.monotonic()))
             begun_cpu_s = cpu_s()
             report = clean(places)
             cleaned = sum(p.outcome is PartitionOutcome.CLEANED for p in report.partitions)
-            orders.send(Ended(cleaned, time.monotonic(), cpu_s() - begun_cpu_s))
+            commands.send(Ended(cleaned, time.monotonic(), cpu_s() - begun_cpu_s))
 
 
 def timed(compactors: list[Connection], places: list[Place], behind_s: float) -> tuple[float, list[Ended]]:
@@ -108,16 +108,16 @@ def main(logs: int, records: int, behind_s: float, folder: str | None) -> None:
         again = [Place("topics", "again", number) for number in range(logs)]
         for place in (*again, Place("topics", "warm-0", 0), Place("topics", "warm-1", 0)):
             _many.link(store, template, place)
-        orders = []
+        commands = []
         for number in range(2):
             here, there = context.Pipe()
             processes.append(context.Process(target=compactor, args=(source, number, there)))
             processes[-1].start()
             there.close()
             here.recv()
-            orders.append(here)
-        alone_s, (alone,) = timed(orders[:1], _many.places(logs), 0.0)
-        both_s, both = timed(orders, again, behind_s)
+            commands.append(here)
+        alone_s, (alone,) = timed(commands[:1], _many.places(logs), 0.0)
+        both_s, both = timed(commands, again, behind_s)
         busier_s = max(each.used_s for each in both)
         print(
             f"{logs} logs of {template.size_bytes / 1e6:.1f} MB; one run with one core: {alone_s:.1f} s, "
@@ -128,7 +128,7 @@ def main(logs: int, records: int, behind_s: float, folder: str | None) -> None:
             f"{busier_s / alone.used_s:.2f} of that; they cleaned {both[0].cleaned} and {both[1].cleaned}",
             flush=True,
         )
-        for each in orders:
+        for each in commands:
             each.send(None)
         for process in processes:
             process.join(60)

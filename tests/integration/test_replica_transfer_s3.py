@@ -103,8 +103,8 @@ def target(servers: tuple[Any, Any]) -> Iterator[S3Store]:
 
 def test_small_and_large_objects_arrive_as_they_are(source: S3Store, target: S3Store) -> None:
     jobs = [made(source, f"{n}.avro", 1000 + n) for n in range(20)] + [made(source, "big.avro", BIG)]
-    with transfer(source, target) as carrying:
-        results = list(carrying.copy(jobs))
+    with transfer(source, target) as copying:
+        results = list(copying.copy(jobs))
     assert {r.way for r in results} == {CopyMethod.SENT}
     assert all(is_whole(target, job) for job in jobs)
     assert list(target.list_uploads("")) == []
@@ -116,8 +116,8 @@ def test_damage_at_the_source_is_told_and_nothing_is_visible(
     for size_bytes in (1000, BIG):
         job = made(source, f"{size_bytes}.avro", size_bytes)
         damaged = CopyJob(job.place, job.name, size_bytes, bytes(32))
-        with transfer(source, target) as carrying, pytest.raises(Corrupt) as raised:
-            list(carrying.copy([damaged]))
+        with transfer(source, target) as copying, pytest.raises(Corrupt) as raised:
+            list(copying.copy([damaged]))
         assert raised.value.host == servers[0].url.removeprefix("http://")
     assert list(target.list("")) == []
     assert list(target.list_uploads("")) == []
@@ -146,8 +146,8 @@ def test_two_servers_that_misbehave(moto_servers: tuple[LocalS3Process, LocalS3P
         for number in range(30):
             done: set[str] = set()
             try:
-                with transfer(source, target, seed=number, patience_s=1) as carrying:
-                    done.update(result.job.name for result in carrying.copy(left))
+                with transfer(source, target, seed=number, patience_s=1) as copying:
+                    done.update(result.job.name for result in copying.copy(left))
             except KeyfoldError as error:
                 told.add(error.host)
             left = [job for job in left if job.name not in done]
@@ -168,8 +168,8 @@ from keyfold.runtime.retry import RetryPolicy
 from keyfold_replicator.copy.transfer import Transfer
 source, target, job = pickle.load(sys.stdin.buffer)
 patience = RetryPolicy(SystemClock(), Random(3))
-with Transfer(source.open(), target.open(), topics_dir="topics", patience=patience) as carrying:
-    list(carrying.copy([job]))
+with Transfer(source.open(), target.open(), topics_dir="topics", patience=patience) as copying:
+    list(copying.copy([job]))
 """
 
 
@@ -197,8 +197,8 @@ def test_a_process_that_is_killed_again_and_again_sends_nothing_twice(source: S3
         assert parts_seen >= before + 3
         assert list(target.list("")) == []
     counted = CountedStore(target)
-    with transfer(source, counted) as carrying:
-        [result] = carrying.copy([job])
+    with transfer(source, counted) as copying:
+        [result] = copying.copy([job])
     assert result.sent_bytes == counted.bytes_written == size_bytes - parts_seen * PART_BYTES
     assert is_whole(target, job)
     assert list(target.list_uploads("")) == []

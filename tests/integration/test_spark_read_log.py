@@ -116,7 +116,7 @@ def test_a_collected_object_fails_the_job(spark: SparkSession, log: FolderLog, e
     log.fill(0)
     frame = read(spark, log, engine=engine)
     log.clean()
-    log.made(0).collect()
+    log.made(0).delete_replaced()
     with (
         setting(spark, spark_sql_files_ignoreMissingFiles="true", spark_sql_files_ignoreCorruptFiles="true"),
         pytest.raises(SnapshotLost, match=r"users-0.*is missing.*repeat the whole job"),
@@ -155,7 +155,7 @@ def test_a_version_gone_before_spark_looks_is_pinned_anew(spark: SparkSession, l
     key = log.place(0).manifest_key
     stale = {key: log.store.get(key)}
     log.clean()
-    log.made(0).collect()
+    log.made(0).delete_replaced()
     frame = read(spark, log, store=_LateStore(str(log.folder), stale), engine=jvm)
     assert not stale
     assert rows(frame) == log.records()

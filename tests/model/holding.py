@@ -43,7 +43,7 @@ COMMITTED: Final = (
     NOW - STORE_TIME_RESOLUTION_MS - RETENTION - HOLD_MAX,
 )
 
-Kept = tuple[tuple[int, int], ...]
+RecordMarks = tuple[tuple[int, int], ...]
 """A version's records: offset, and the pass that marked it (0: none)."""
 
 
@@ -58,10 +58,10 @@ class Rules:
     places_have_cursors: bool = True
 
 
-class Seen(NamedTuple):
+class SourceVersion(NamedTuple):
     """A version of the source, as a replica takes it."""
 
-    kept: Kept
+    kept: RecordMarks
     end: int
     purged_to: int
 
@@ -83,7 +83,7 @@ class State(NamedTuple):
     although the replica may not have had it. `is_old_at_work`: who replicated to the place before has not noticed yet.
     """
 
-    source: Seen
+    source: SourceVersion
     ages: tuple[tuple[int, int], ...] = ()
     epoch: int = 0
     excused_to: int = -1
@@ -93,9 +93,9 @@ class State(NamedTuple):
     hold: tuple[int, int] | None = None
     run: int | None = None
     plan: Plan | None = None
-    round: Seen | None = None
+    round: SourceVersion | None = None
     cursor: int = -1
-    replica: Seen | None = None
+    replica: SourceVersion | None = None
     known: tuple[tuple[str, int], ...] = ()
     is_old_at_work: bool = False
 
@@ -109,7 +109,7 @@ class Holding:
         self._moves = moves
 
     def initial(self) -> State:
-        return State(Seen((), 0, -1))
+        return State(SourceVersion((), 0, -1))
 
     def describe(self, label: tuple[object, ...]) -> str:
         return " ".join(map(str, label))
@@ -176,7 +176,7 @@ class Holding:
             shared = state.hold if self.rules.places_have_cursors else (state.place, state.source.end)
             yield ("cursor of the old place", state.source.end), state._replace(hold=shared, is_old_at_work=False)
 
-    def _mirrored(self, state: State, version: Seen) -> State:
+    def _mirrored(self, state: State, version: SourceVersion) -> State:
         known = dict(state.known)
         position = 0 if state.replica is None else state.replica.end
         if state.replica is not None and version.purged_to >= position and self.rules.resync_is_noticed:
@@ -217,7 +217,7 @@ def _committed(state: State, plan: Plan) -> State:
     marks = {mark for _, mark in kept}
     ages = (*state.ages, (plan.epoch, FRESH)) if plan.marked else state.ages
     return state._replace(
-        source=Seen(kept, source.end, max(source.purged_to, plan.purged_to)),
+        source=SourceVersion(kept, source.end, max(source.purged_to, plan.purged_to)),
         ages=tuple((epoch, age) for epoch, age in ages if epoch in marks),
         excused_to=max(state.excused_to, plan.excused_to),
     )

@@ -102,7 +102,7 @@ Step = tuple[Label, State]
 
 
 class Protocol:
-    """What sinks, compactors, the network, the collector and the reader have in common; `world` puts them together."""
+    """What sinks, compactors, the network, gc and the reader have in common; `world` puts them together."""
 
     def __init__(self, kafka: truth.KafkaLog = truth.FOUR, *, rules: Rules | None = None, bounds: Bounds) -> None:
         self.kafka = kafka

@@ -15,7 +15,7 @@ NONE = 0
 FOLLOWING = Following("r", "source")
 NOBODY = Token(0, "")
 STEP_MS = 10_000
-IDLE, LOOKED, CLAIMED, LOADED, COPY, PUT, TELL, LISTED, JUDGED, DELETE, FORGET = range(11)
+IDLE, CHECKED, CLAIMED, LOADED, COPY, PUT, REPORT, LISTED, JUDGED, DELETE, FORGET = range(11)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class ReplicaBounds:
     losses: int = 0
     reader: bool = False
     timely: bool = True
-    collects: bool = True
+    gc: bool = True
 
 
 class Replicator(NamedTuple):

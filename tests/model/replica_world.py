@@ -30,6 +30,7 @@ from tests.model import truth
 from tests.model.book import Violation
 from tests.model.replica_source import History
 from tests.model.replica_states import (
+    CHECKED,
     CLAIMED,
     COPY,
     DELETE,
@@ -39,11 +40,10 @@ from tests.model.replica_states import (
     JUDGED,
     LISTED,
     LOADED,
-    LOOKED,
     NONE,
     PUT,
+    REPORT,
     STEP_MS,
-    TELL,
     Commit,
     Reader,
     ReplicaBounds,
@@ -68,8 +68,8 @@ class ReplicaWorld:
         self._next: dict[Hashable, int | str] = {}
         self._names = [frozenset(s.name for s in m.segments) for m in history.versions]
         self._acts: dict[int, Callable[[Turn], Iterator[Step]]] = {
-            IDLE: self._look, LOOKED: self._claim, CLAIMED: self._load, LOADED: self._list, COPY: self._copy,
-            TELL: self._tell, LISTED: self._read_source, JUDGED: self._judge, DELETE: self._delete,
+            IDLE: self._look, CHECKED: self._claim, CLAIMED: self._load, LOADED: self._list, COPY: self._copy,
+            REPORT: self._report, LISTED: self._read_source, JUDGED: self._judge, DELETE: self._delete,
         }  # fmt: skip
         self._due_names: dict[tuple[int, int], frozenset[str]] = {}
         self._judged: dict[Hashable, tuple[tuple[str, ...], tuple[str, ...]]] = {}
@@ -156,7 +156,7 @@ class ReplicaWorld:
             )
 
     def _loss(self, state: State) -> Iterator[Step]:
-        is_beginning = any(r.step not in {IDLE, LOOKED} and r.pinned == NONE for r in state.replicators)
+        is_beginning = any(r.step not in {IDLE, CHECKED} and r.pinned == NONE for r in state.replicators)
         if state.losses and state.manifest != NONE and not is_beginning:
             yield ("the replica's manifest is lost",), state._replace(manifest=NONE, losses=state.losses - 1)
 
@@ -173,18 +173,18 @@ class ReplicaWorld:
         if step in {PUT, FORGET}:
             me = turn.me
             edit, then = (
-                (("mirror", me.token, me.source), TELL) if step == PUT else (("forget", me.token, me.due), CLAIMED)
+                (("mirror", me.token, me.source), REPORT) if step == PUT else (("forget", me.token, me.due), CLAIMED)
             )
             yield from self._commit(turn, edit, then)
         else:
             yield from self._acts[step](turn)
-        if step not in {IDLE, LOOKED} and turn.state.faults:
+        if step not in {IDLE, CHECKED} and turn.state.faults:
             yield (f"{turn.who} crashes",), turn.over(turn.state)._replace(faults=turn.state.faults - 1)
 
     def _look(self, turn: Turn) -> Iterator[Step]:
         if turn.me.left:
             early = 0 if self.rules.loads_after_claim else turn.state.at + 1
-            yield (f"{turn.who} looks",), turn.to(turn.state, step=LOOKED, pinned=turn.state.manifest, source=early)
+            yield (f"{turn.who} looks",), turn.to(turn.state, step=CHECKED, pinned=turn.state.manifest, source=early)
 
     def _claim(self, turn: Turn) -> Iterator[Step]:
         state, me, who = turn.state, turn.me, turn.who
@@ -231,8 +231,8 @@ class ReplicaWorld:
             after = turn.to(state, step=CLAIMED, source=0, names=())
             yield (f"{who} gets 404 on {_short(name)}, plans again",), after
 
-    def _tell(self, turn: Turn) -> Iterator[Step]:
-        step = LISTED if self.bounds.collects else CLAIMED
+    def _report(self, turn: Turn) -> Iterator[Step]:
+        step = LISTED if self.bounds.gc else CLAIMED
         after = turn.to(turn.state, step=step, source=0, names=tuple(sorted(turn.state.here)))
         yield (f"{turn.who} tells the source, and lists the replica",), after._replace(pin=0)
 

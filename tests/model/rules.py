@@ -33,7 +33,7 @@ class Rules:
     pass_stamp: Literal["next commit", "plan"] = "next commit"
     waits_for_deletion: bool = True
     waits_for_purge: bool = True
-    # the collector
+    # garbage collection
     orphans: Literal["role", "compactor", "age", "never"] = "role"
     # the pass
     marks: Literal["no older record", "at once"] = "no older record"
@@ -71,7 +71,7 @@ class Bounds:
     expires: int = 0
     reader: bool = True
     timely: bool = True
-    collector: bool = True
+    gc: bool = True
     leases: bool = False
     forgets: bool = True
     manifest_may_be_lost: bool = False

@@ -45,9 +45,9 @@ class Result:
         return not self.violation
 
     def __str__(self) -> str:
-        verdict = f"VIOLATED: {self.violation}" if self.violation else ("holds" if self.is_complete else "no violation")
+        outcome = f"VIOLATED: {self.violation}" if self.violation else ("holds" if self.is_complete else "no violation")
         rate = self.states / self.seconds if self.seconds else 0
-        head = f"{verdict} ({self.states} states, {self.steps} steps, {self.seconds:.1f} s, {rate:.0f} states/s)"
+        head = f"{outcome} ({self.states} states, {self.steps} steps, {self.seconds:.1f} s, {rate:.0f} states/s)"
         return "\n".join([head, *(f"  {n:2}. {line}" for n, line in enumerate(self.trace, 1))])
 
 

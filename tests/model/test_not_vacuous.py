@@ -93,7 +93,7 @@ def test_passes_purge_merge_mark_and_are_collected() -> None:
     assert not missing(
         world.taken,
         *("begins a pass", "uploads", "commits its replace", "commits its forget", "has nothing to do"),
-        *("the collector deletes replaced", "DELETE of"),
+        *("gc deletes replaced", "DELETE of"),
         *("the reader pins", "the reader reads", "the reader goes on", "the reader ends"),
     )
 
@@ -122,14 +122,12 @@ def test_faults_of_two_compactors_are_reached() -> None:
     assert not missing(
         world.taken,
         *("is fenced", "replace times out", "upload times out", "plans anew", "LeaseHeld", "the lease has run out"),
-        *("finds its replace landed", "the collector deletes orphan"),
+        *("finds its replace landed", "gc deletes orphan"),
     )
 
 
 def test_readers_are_refused_where_nothing_is_waited_for() -> None:
-    world = Watched(
-        bounds=Bounds(compactors=1, passes=2, stored=(1, 2, 3, 4), timely=False, collector=False)
-    ).explored()
+    world = Watched(bounds=Bounds(compactors=1, passes=2, stored=(1, 2, 3, 4), timely=False, gc=False)).explored()
     assert not missing(world.taken, "the reader is refused", "the reader goes on")
 
 
@@ -142,9 +140,7 @@ def test_sinks_and_compactors_meet() -> None:
 
 @pytest.mark.full
 def test_segments_expire_before_beside_and_behind_passes() -> None:
-    world = Watched(
-        bounds=Bounds(compactors=2, parts=1, expires=1, stored=(1, 2), timely=False, collector=False)
-    ).explored()
+    world = Watched(bounds=Bounds(compactors=2, parts=1, expires=1, stored=(1, 2), timely=False, gc=False)).explored()
     assert not missing(
         world.facts, "log start moved", "whole log expired", "log expired in part", "log start moved, and a pass"
     )
@@ -159,7 +155,7 @@ def test_segments_expire_before_beside_and_behind_passes() -> None:
 def test_logs_are_emptied_and_manifests_lost() -> None:
     emptied = Watched(
         truth.EMPTIED,
-        bounds=Bounds(sinks=1, compactors=1, passes=2, stored=(1, 2), timely=False, collector=False),
+        bounds=Bounds(sinks=1, compactors=1, passes=2, stored=(1, 2), timely=False, gc=False),
     ).explored()
     assert not missing(emptied.facts, "emptied log")
     lost = Watched(bounds=Bounds(sinks=1, starts=2, compactors=1, faults=1, cuts=(2,), manifest_may_be_lost=True))

@@ -175,14 +175,14 @@ PLANTED = [
     Planted(
         "P4 a part of a pass counts as a whole one",
         Rules(every_part_marks=True, every_part_is_whole=True),
-        Bounds(compactors=1, passes=2, parts=1, stored=(1, 2, 3), timely=False, collector=False),
+        Bounds(compactors=1, passes=2, parts=1, stored=(1, 2, 3), timely=False, gc=False),
         "the reader ends",
         truth.TWO_TOMBSTONES,
     ),
     Planted(
         "P7 a part of a pass marks, and the pass never comes to its end",
         Rules(every_part_marks=True),
-        Bounds(compactors=1, passes=2, parts=1, stored=(1, 2, 4), faults=1, collector=False),
+        Bounds(compactors=1, passes=2, parts=1, stored=(1, 2, 4), faults=1, gc=False),
         "timely reader is refused",
     ),
     Planted(
@@ -214,7 +214,7 @@ PLANTED = [
     Planted(
         "R3 a reader goes on where the log starts now, over what it has not read",
         Rules(resume="below the log start"),
-        Bounds(compactors=1, expires=1, stored=(1, 3, 4), collector=False),
+        Bounds(compactors=1, expires=1, stored=(1, 3, 4), gc=False),
         "the reader ends",
     ),
     Planted(

@@ -1,4 +1,4 @@
-"""No state that must not be can be reached: every sink, compactor, collector and reader, in every order, with faults.
+"""No state that must not be can be reached: sinks, compactors, gc and readers, in every order, with faults.
 
 The small worlds are explored to their end in every run. The large ones (`make soak`) stop at a number of states if
 they must. A violation prints the shortest way to it.
@@ -35,13 +35,13 @@ SMALL = [
     Case("a sink with two starts and two faults", Bounds(sinks=1, starts=2, faults=2, reader=False)),
     Case(
         "zombies: two sinks with two starts",
-        Bounds(sinks=2, starts=2, faults=1, reader=False, cuts=(2,), watch_owner=True, collector=False),
+        Bounds(sinks=2, starts=2, faults=1, reader=False, cuts=(2,), watch_owner=True, gc=False),
     ),
     Case("a pass, two faults", Bounds(compactors=1, stored=(1, 2, 4), faults=2, forgets=False)),
     Case("two passes, a fault", Bounds(compactors=1, passes=2, stored=(2, 4), faults=1)),
     Case(
         "three passes, nothing is waited for",
-        Bounds(compactors=1, passes=3, stored=(1, 3, 4), timely=False, collector=False),
+        Bounds(compactors=1, passes=3, stored=(1, 3, 4), timely=False, gc=False),
     ),
     Case("two compactors and a reader", Bounds(compactors=2, stored=(1, 4))),
     Case(
@@ -49,45 +49,45 @@ SMALL = [
         Bounds(compactors=2, stored=(1, 4), faults=1, reader=False, leases=True),
     ),
     Case("a sink, a compactor and a reader, a fault", Bounds(sinks=1, compactors=1, faults=1, cuts=(2,))),
-    Case("a pass in parts", Bounds(compactors=1, passes=2, parts=1, stored=(1, 2, 4), collector=False)),
+    Case("a pass in parts", Bounds(compactors=1, passes=2, parts=1, stored=(1, 2, 4), gc=False)),
     Case(
         "a pass in parts, nothing is waited for",
-        Bounds(compactors=1, passes=2, parts=1, stored=(1, 2, 3), timely=False, collector=False),
+        Bounds(compactors=1, passes=2, parts=1, stored=(1, 2, 3), timely=False, gc=False),
         truth.TWO_TOMBSTONES,
     ),
     Case(
         "a key that returns after its tombstone",
-        Bounds(compactors=1, passes=3, stored=(1, 2, 4), timely=False, collector=False),
+        Bounds(compactors=1, passes=3, stored=(1, 2, 4), timely=False, gc=False),
         truth.RETURNS,
     ),
     Case(
         "offsets without records",
-        Bounds(sinks=1, compactors=1, passes=2, stored=(1,), timely=False, collector=False, cuts=(1, 3)),
+        Bounds(sinks=1, compactors=1, passes=2, stored=(1,), timely=False, gc=False, cuts=(1, 3)),
         truth.HOLE,
     ),
     Case(
         "a log that is emptied and goes on",
-        Bounds(sinks=1, compactors=1, passes=2, stored=(1, 2), timely=False, collector=False),
+        Bounds(sinks=1, compactors=1, passes=2, stored=(1, 2), timely=False, gc=False),
         truth.EMPTIED,
     ),
     Case(
         "retention beside a pass",
-        Bounds(compactors=1, passes=3, expires=2, stored=(1, 2, 4), timely=False, collector=False),
+        Bounds(compactors=1, passes=3, expires=2, stored=(1, 2, 4), timely=False, gc=False),
     ),
-    Case("retention beside a sink", Bounds(sinks=1, compactors=1, expires=1, stored=(1, 2), collector=False)),
+    Case("retention beside a sink", Bounds(sinks=1, compactors=1, expires=1, stored=(1, 2), gc=False)),
     Case(
         "a log that expires as a whole and goes on",
-        Bounds(sinks=1, compactors=1, expires=2, stored=(2,), timely=False, cuts=(1, 2), collector=False),
+        Bounds(sinks=1, compactors=1, expires=2, stored=(2,), timely=False, cuts=(1, 2), gc=False),
         truth.RETURNS,
     ),
     Case("what expired is collected", Bounds(compactors=1, expires=1, stored=(1, 4), faults=1)),
     Case(
         "retention between the parts of a pass",
-        Bounds(compactors=1, passes=2, parts=1, expires=1, stored=(1, 2, 3, 4), collector=False),
+        Bounds(compactors=1, passes=2, parts=1, expires=1, stored=(1, 2, 3, 4), gc=False),
     ),
     Case(
         "retention by a second compactor between two parts",
-        Bounds(compactors=2, parts=1, expires=1, stored=(1, 2, 4), collector=False, reader=False),
+        Bounds(compactors=2, parts=1, expires=1, stored=(1, 2, 4), gc=False, reader=False),
     ),
     Case(
         "a lost manifest",

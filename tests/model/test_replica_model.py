@@ -82,14 +82,14 @@ PLANTED = [
         "Q1 commits without its epoch",
         ReplicaRules(epoch_required=False, follows_required=False),
         short(),
-        ReplicaBounds(2, rounds=2, collects=False),
+        ReplicaBounds(2, rounds=2, gc=False),
         "goes back",
     ),
     Planted(
         "Q2 takes over what it has loaded, whatever is there by now",
         ReplicaRules(follows_required=False, loads_after_claim=False),
         short(),
-        ReplicaBounds(2, rounds=2, collects=False),
+        ReplicaBounds(2, rounds=2, gc=False),
         "goes back",
     ),
     Planted(
@@ -121,7 +121,7 @@ PLANTED = [
         "not there",
     ),
     Planted(
-        "Q7 collects without looking whether the epoch is still its own",
+        "Q7 deletes garbage without looking whether the epoch is still its own",
         ReplicaRules(orphans="list, source"),
         short(),
         ReplicaBounds(2, rounds=2),
@@ -145,7 +145,7 @@ PLANTED = [
         "Q10 computes what was purged again, instead of copying it",
         ReplicaRules(copies_purges=False),
         deleted(),
-        ReplicaBounds(1, rounds=2, reader=True, collects=False),
+        ReplicaBounds(1, rounds=2, reader=True, gc=False),
         "the reader ends with",
     ),
     Planted(

@@ -1,4 +1,4 @@
-"""The whole model: the bucket, the network, the collector, and all who act on them. `protocol` has the rules."""
+"""The whole model: the bucket, the network, garbage collection, and all who act on them. `protocol` has the rules."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ class World(Sinks, Compactors, Reads):
             yield from self.sink_steps(state, at)
         for at in range(len(state.compactors)):
             yield from self.compactor_steps(state, at)
-        if self.bounds.collector and state.manifest != GONE and all(r[0] != DELETES for r in state.requests):
-            yield from self._collector(state)
+        if self.bounds.gc and state.manifest != GONE and all(r[0] != DELETES for r in state.requests):
+            yield from self._gc(state)
         if self.bounds.reader:
             yield from self.read_steps(state)
 
@@ -118,9 +118,9 @@ class World(Sinks, Compactors, Reads):
                     again = state._replace(objects=objects, faults=state.faults - 1)
                     yield ("DELETE of {} lands and is sent again", what), again
 
-    # the collector
+    # garbage collection
 
-    def _collector(self, state: State) -> Iterator[Step]:
+    def _gc(self, state: State) -> Iterator[Step]:
         """It decides by the manifest that it reads; a DELETE lands whenever it likes, a segment's with its index's."""
         manifest = self.book.manifest[state.manifest]
         named: dict[str, list[int]] = {}
@@ -138,7 +138,7 @@ class World(Sinks, Compactors, Reads):
         for (kind, _), blobs in stems.items():
             request = (DELETES, tuple(blobs))
             yield (
-                (f"the collector deletes {kind} {{}}", tuple(blobs)),
+                (f"gc deletes {kind} {{}}", tuple(blobs)),
                 state._replace(requests=(*state.requests, request)),
             )
 

@@ -175,7 +175,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(rows=ROWS, at=st.integers(1, 3))
     def clean_during_an_append(self, rows: Rows, at: int) -> None:
-        """A whole run, its collector included, between two calls of an append."""
+        """A whole run, garbage collection included, between two calls of an append."""
         sink = self.living_sink()
         number = len(sink.store.calls) + at
 

@@ -53,7 +53,7 @@ def test_a_pass_in_parts_keeps_every_promise_wherever_it_ends(data: st.DataObjec
     random = Random(seed)
     store, sink = memory_log(clock=clock)
     appended: list[Record] = []
-    had_floor = False
+    had_min_garbage = False
     reader = Reader.begin(load(store))
     steps = st.lists(st.sampled_from(["append", "append", "pass", "wait", "read"]), min_size=6, max_size=24)
     for step in data.draw(steps):
@@ -66,11 +66,11 @@ def test_a_pass_in_parts_keeps_every_promise_wherever_it_ends(data: st.DataObjec
             sink.append(records)
             appended += records
         else:
-            had_floor |= some_pass(store, clock, random)
+            had_min_garbage |= some_pass(store, clock, random)
             # A pass that ended between two parts leaves the marks to the next one.
             check(store, appended, may_be_unmarked=True)
             head = [r for r in appended if r.offset >= load(store).first_dirty_offset]
-            assert had_floor or [r for r in read_all(store) if r.offset >= load(store).first_dirty_offset] == head
+            assert had_min_garbage or [r for r in read_all(store) if r.offset >= load(store).first_dirty_offset] == head
     if appended:
         for number in range(3):
             clock.advance(100_000)

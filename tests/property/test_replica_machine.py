@@ -215,7 +215,7 @@ class ReplicaMachine(LogMachine):
         self.pair.unbroken()
 
     def teardown(self) -> None:
-        """Whatever has happened: rounds without trouble make the replica the source, with nothing beside it."""
+        """Whatever has happened: rounds without faults make the replica the source, with nothing beside it."""
         with self.pair:
             self.come_to_rest()
 

@@ -125,7 +125,7 @@ class Roles(RuleBasedStateMachine):
         self.register()
 
     def _demoted(self) -> bool:
-        """Refused only where the old source has cleaned after the replica's last version: its collector may delete."""
+        """Refused only where the old source has cleaned after the replica's last version: its gc may delete."""
         ended = self.keyfold.run(
             "demote", self.url(self.replica), "--to-replica-of", self.url(self.source), "--discard"
         )

@@ -63,8 +63,8 @@ def scene(server: str = "") -> tuple[MemoryStore, Judge, list[CopyJob]]:
 
 def copy(source: ObjectStore, target: ObjectStore, jobs: Sequence[CopyJob], *, threads: int = 1, seed: int = 0) -> None:
     patience = RetryPolicy(ManualClock(), Random(seed), Backoff(), 20)
-    with Transfer(source, target, topics_dir="topics", patience=patience, threads=threads) as carrying:
-        for _ in carrying.copy(jobs):
+    with Transfer(source, target, topics_dir="topics", patience=patience, threads=threads) as copying:
+        for _ in copying.copy(jobs):
             pass
 
 

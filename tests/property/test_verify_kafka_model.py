@@ -53,7 +53,7 @@ def history(made: MadeLog, source: list[Record], random: Random) -> None:
         if random.random() < 0.4:
             made.compact(purge=random.random() < 0.5, merge=random.random() < 0.5)
         if random.random() < 0.2:
-            made.collect()
+            made.delete_replaced()
 
 
 @pytest.mark.sharded

@@ -57,7 +57,10 @@ def counted(calls: Mapping[str, int]) -> Asked:
 
 
 def worker(*, is_busy: bool) -> Asked:
-    """One worker's day: orders, its status, and a look for those who are gone. Partitions make no difference."""
+    """One worker's day: reading the desired state, writing its status, finding workers that have ended.
+
+    The number of partitions makes no difference.
+    """
     sweeps = DAY_S / _SWEEP_EVERY_S
     statuses = DAY_S / (_AT_MOST_EVERY_S if is_busy else _AT_LEAST_EVERY_S)
     return Asked(statuses + sweeps, DAY_S / WorkerTimings().desired_state_every_s + sweeps)

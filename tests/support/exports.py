@@ -63,23 +63,23 @@ class Folder:
         (self.path / name).write_bytes(data)
 
 
-Seen = Bucket | Folder
-MakePlace = Callable[..., Seen]
+ExportPlace = Bucket | Folder
+MakePlace = Callable[..., ExportPlace]
 
 
 def log_of(made: MadeLog) -> Log:
     return Log(made.store, "topics", "users", clock=made.clock, random=made.random)
 
 
-def exported(made: MadeLog, place: Seen, run: str = "0000abcd", **asked: Any) -> Any:
+def exported(made: MadeLog, place: ExportPlace, run: str = "0000abcd", **asked: Any) -> Any:
     request = ExportRequest(**{"partitions": (0,), **asked})
     return export(log_of(made), place.target, request, run=run, clock=made.clock)
 
 
-def tables(place: Seen) -> list[pa.Table]:
+def tables(place: ExportPlace) -> list[pa.Table]:
     return [pq.read_table(BytesIO(place.read(name))) for name in place.names() if name.endswith(".parquet")]
 
 
-def rows(place: Seen) -> list[dict[str, Any]]:
+def rows(place: ExportPlace) -> list[dict[str, Any]]:
     found = tables(place)
     return pa.concat_tables(found).to_pylist() if found else []

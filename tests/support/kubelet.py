@@ -88,7 +88,7 @@ class Ran:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.process.pid, number)
 
-    def sweep(self) -> None:
+    def end(self) -> None:
         """End what is left of the container, as the end of its first process does."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
@@ -120,7 +120,7 @@ class Kubelet:
         self._is_over.set()
         self._thread.join()
         for ran in self.ran:
-            ran.sweep()
+            ran.end()
         if self._failure is not None and error is None:
             raise self._failure
 
@@ -156,7 +156,7 @@ class Kubelet:
         there = {each["metadata"]["uid"] for each in listed["items"]}
         for ran in self.ran:
             if not ran.is_over and ran.uid not in there:  # deleted without being asked
-                ran.sweep()
+                ran.end()
                 ran.is_over = True
         for each in listed["items"]:
             self._see(each)
@@ -183,7 +183,7 @@ class Kubelet:
         if "deletionTimestamp" in metadata:
             self._end(ran, float(metadata.get("deletionGracePeriodSeconds", 0)))
         elif ran.exit_code is not None and pod["status"]["phase"] == "Running":
-            ran.sweep()
+            ran.end()
             self._tell(ran)
 
     def _start(self, pod: Object) -> None:
@@ -232,7 +232,7 @@ class Kubelet:
             ran.signal(signal.SIGTERM)
         if ran.exit_code is None and time.monotonic() < ran.told_to_end_at + grace_s:
             return
-        ran.sweep()
+        ran.end()
         if not ran.is_over:
             self._tell(ran)
             gone = self._kube.delete_at_once(f"{self._path}/{ran.name}", ran.uid)

@@ -45,7 +45,7 @@ POD_IP: Final = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class PodEnvironment:
     """What a cluster gives. `addresses` replace those in configuration files and arguments, `environment` is what
     identity and the image add."""
 
@@ -83,7 +83,7 @@ class LocalPod:
     """The first container of a rendered pod. `log_path` has what it says on both outputs."""
 
     def __init__(
-        self, objects: Sequence[Object], owner: str, folder: Path, surroundings: Surroundings, *, name: str
+        self, objects: Sequence[Object], owner: str, folder: Path, environment: PodEnvironment, *, name: str
     ) -> None:
         self.pod: Pod = next(pod for pod in pods(objects) if pod.owner == owner)
         self.container = self.pod.containers[0]
@@ -93,7 +93,7 @@ class LocalPod:
         self._named = {port["name"]: port["containerPort"] for port in self.container["ports"]}
         self._name = name
         self._objects = objects
-        self._given = surroundings
+        self._given = environment
         self._process: subprocess.Popen[bytes] | None = None
         mounts: Sequence[Object] = self.container.get("volumeMounts", ())
         self._mounts = {mount["mountPath"]: str(self.folder / mount["name"]) for mount in mounts}

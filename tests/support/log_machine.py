@@ -96,7 +96,7 @@ class SpecStore(MemoryStore):
     unlinked: dict[str, int] = field(default_factory=dict)
     before: Manifest | None = None
     present: set[int] = field(default_factory=set)
-    had_floor: bool = False
+    had_min_garbage: bool = False
     broken: AssertionError | None = None
     """The first broken promise. Kept, not raised: whoever made the call might take it for a fault of the store."""
 
@@ -172,10 +172,10 @@ class SpecStore(MemoryStore):
         assert all(by_offset[r.offset] == r for r in found)
         # With a floor a pass may clean beyond a segment that it leaves, which holds the first dirty offset back; that
         # the head is dense within the lag is checked by what each commit removes.
-        self.had_floor |= any(s.segment_min_garbage_ratio > 0 for s in self.in_force)
+        self.had_min_garbage |= any(s.segment_min_garbage_ratio > 0 for s in self.in_force)
         head = [r for r in found if r.offset >= manifest.first_dirty_offset]
         dense = [r for r in appended if r.offset >= manifest.first_dirty_offset]
-        assert head == dense or self.had_floor, "the head is not dense"
+        assert head == dense or self.had_min_garbage, "the head is not dense"
         keys = [r.key for r in found if r.offset < manifest.first_dirty_offset and r.key is not None]
         assert len(set(keys)) == len(keys), "superseded below the first dirty offset"
 

@@ -175,8 +175,8 @@ class MadeLog:
         name = session.new_name(old[0].base_offset)
         return Swap(old, (self.upload(rewriter.finish(), name, old[0].base_offset, old[-1].next_offset),))
 
-    def collect(self, *, forget: bool = False, most: int | None = None) -> None:
-        """Delete every replaced object at once: no grace for readers. With `most` the collector stops on the way."""
+    def delete_replaced(self, *, forget: bool = False, most: int | None = None) -> None:
+        """Delete every replaced object at once: no grace for readers. With `most` it stops after that many."""
         names = sorted((r.name for r in self.manifest.replaced), key=lambda n: (n.startswith("_index/"), n))[:most]
         for name in names:
             self.store.delete(self.place.key(name))

@@ -92,7 +92,7 @@ class FolderLog:
         return Record(offset, timestamp, kind, key, value, headers, random.randrange(-1, 9))
 
     def clean(self) -> None:
-        """One run of the compactor over all partitions. What it replaces stays, until `MadeLog.collect`."""
+        """One run of the compactor over all partitions. What it replaces stays, until `MadeLog.delete_replaced`."""
         settings = replace(EAGER, file_delete_delay_ms=3_600_000)
         places = [self.place(partition) for partition in self.log.partitions()]
         report = new_run(self.store, settings, seed=self.random.randrange(10**6)).clean(places)

@@ -45,8 +45,8 @@ def transfer(source: ObjectStore, target: ObjectStore, *, threads: int = 1, **op
 
 
 def copy(source: ObjectStore, target: ObjectStore, *jobs: CopyJob, threads: int = 1) -> list[CopyResult]:
-    with transfer(source, target, threads=threads) as carrying:
-        return list(carrying.copy(jobs))
+    with transfer(source, target, threads=threads) as copying:
+        return list(copying.copy(jobs))
 
 
 def is_there(target: ObjectStore, job: CopyJob) -> bool:

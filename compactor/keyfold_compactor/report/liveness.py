@@ -31,18 +31,18 @@ def quiet_max_s(options: CompactOptions) -> float:
 class LivenessProgress:
     """A `RunProgress` that reports each step as a sign of life."""
 
-    def __init__(self, inner: RunProgress, vitals: Liveness) -> None:
+    def __init__(self, inner: RunProgress, liveness: Liveness) -> None:
         self._inner = inner
-        self._vitals = vitals
+        self._liveness = liveness
 
     def begin_stage(self, stage: str, total: int) -> None:
         """See `RunProgress.begin_stage`."""
-        self._vitals.moved()
+        self._liveness.moved()
         self._inner.begin_stage(stage, total)
 
     def advance(self, count: int = 1) -> None:
         """See `RunProgress.advance`."""
-        self._vitals.moved()
+        self._liveness.moved()
         if count:
             self._inner.advance(count)
 
@@ -50,32 +50,32 @@ class LivenessProgress:
 class LivenessObserver:
     """A `RunObserver` that reports how runs end. Failed partitions do not count: the report covers them."""
 
-    def __init__(self, inner: RunObserver, vitals: Liveness) -> None:
+    def __init__(self, inner: RunObserver, liveness: Liveness) -> None:
         self._inner = inner
-        self._vitals = vitals
+        self._liveness = liveness
 
     def run_started(self, report: RunReport) -> None:
         """See `RunObserver.run_started`."""
-        self._vitals.begun()
+        self._liveness.begun()
         self._inner.run_started(report)
 
     def run_ended(self, report: RunReport) -> None:
         """See `RunObserver.run_ended`."""
-        self._vitals.turned(f"Spark: {report.executor_error}" if report.executor_error else "")
+        self._liveness.turned(f"Spark: {report.executor_error}" if report.executor_error else "")
         self._inner.run_ended(report)
 
     def run_failed(self) -> None:
         """See `RunObserver.run_failed`."""
-        self._vitals.turned("see the compactor's log")
+        self._liveness.turned("see the compactor's log")
         self._inner.run_failed()
 
 
-def with_liveness(replicate: Replicate, vitals: Liveness) -> Replicate:
+def with_liveness(replicate: Replicate, liveness: Liveness) -> Replicate:
     """Wrap replication so that it reports a sign of life whenever it asks whether to stop, several times a second."""
 
     def replicating(should_stop: Callable[[], bool]) -> Sequence[ReplicaRound]:
         def moving() -> bool:
-            vitals.moved()
+            liveness.moved()
             return should_stop()
 
         return replicate(moving)

@@ -56,7 +56,7 @@ name_argument = click.argument("name", metavar="NAME")
 
 
 def world_of(ctx: click.Context) -> CliContext:
-    """Return the surroundings of a command."""
+    """Return the context of a command."""
     world = ctx.find_object(CliContext)
     assert world is not None
     return world

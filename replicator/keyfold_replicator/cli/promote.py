@@ -138,7 +138,7 @@ def demote(
 
     before, after = open_side(ctx, old), open_side(ctx, new)
     called = _replica_name(name, before)
-    demotion = Demotion(before, after, _surroundings(ctx, "", called), discard=discard)
+    demotion = Demotion(before, after, _promotion_context(ctx, "", called), discard=discard)
     pairs = _pairs(before, lambda topic: not topics or topic in topics)
     outcomes = demotion.check(pairs)
     if not dry_run and all(found.is_fit for found in outcomes):
@@ -223,7 +223,7 @@ class _Switch:
     def _over(self) -> Any:
         from keyfold_replicator.promotion.steps import SwitchOver
 
-        world = _surroundings(self.ctx, self.name, self._called)
+        world = _promotion_context(self.ctx, self.name, self._called)
         return SwitchOver(self.ours, self.theirs, world, self._last_round)
 
     def _last_round(self) -> dict[tuple[str, int], str]:
@@ -263,7 +263,7 @@ class _Forced:
     def _over(self) -> Any:
         from keyfold_replicator.promotion.steps import FailOver
 
-        return FailOver(self.theirs, _surroundings(self.ctx, "", ""))
+        return FailOver(self.theirs, _promotion_context(self.ctx, "", ""))
 
 
 def _from_replica(
@@ -353,7 +353,7 @@ def _pairs(side: Side, covers: Callable[[str], bool]) -> list[tuple[str, int]]:
     return [(p.topic, p.partition) for p in catalog.places(side.store, side.topics_dir) if covers(p.topic)]
 
 
-def _surroundings(ctx: click.Context, name: str, old_name: str) -> PromotionContext:
+def _promotion_context(ctx: click.Context, name: str, old_name: str) -> PromotionContext:
     from keyfold_replicator.promotion.steps import PromotionContext
 
     world = world_of(ctx)

@@ -77,13 +77,13 @@ def run(
     ours = _source(ctx, source, options, pacer)
     context = context_of(ctx, options.settings, pacer, options.allowed_credentials)
     stop = stop_or_end_on_signals()
-    vitals = Liveness(world_of(ctx).clock, quiet_max_s(options.settings), stop.is_set)
-    ours = replace(ours, store=ObservedStore(ours.store, vitals))
+    liveness = Liveness(world_of(ctx).clock, quiet_max_s(options.settings), stop.is_set)
+    ours = replace(ours, store=ObservedStore(ours.store, liveness))
     registry = registry_of(ctx, ours)
     for name in names:
         registry.load(name)  # raises if the replica is not registered; the loop would wait for it
-    with _measuring(options, vitals) as observer:
-        replication = Replication(ours, context, names or options.replicas, observer=observer, vitals=vitals)
+    with _measuring(options, liveness) as observer:
+        replication = Replication(ours, context, names or options.replicas, observer=observer, liveness=liveness)
         if not once:
             replication.loop(stop)
             return

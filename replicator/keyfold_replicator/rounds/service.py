@@ -132,10 +132,10 @@ class Replication:
         names: Sequence[str] = (),
         *,
         observer: ReplicationObserver | None = None,
-        vitals: Liveness | None = None,
+        liveness: Liveness | None = None,
         list_interval_s: float = LIST_INTERVAL_S,
     ) -> None:
-        self._vitals = vitals or Liveness(context.clock, quiet_max_s(context.settings))
+        self._liveness = liveness or Liveness(context.clock, quiet_max_s(context.settings))
         self._source = source
         self._context = context
         self._names = frozenset(names)
@@ -148,7 +148,7 @@ class Replication:
         self, should_stop: Callable[[], bool] = lambda: False, selection: RoundSelection = EVERYTHING
     ) -> dict[str, RunSummary]:
         """Do one round of every partition of all replicas, in parallel. Raise what listing the registrations raises."""
-        self._vitals.begun()
+        self._liveness.begun()
         names = self._wanted()
         for missing in sorted(self._names - {*names}):
             self._registry.load(missing)  # raises the error for it
@@ -160,9 +160,9 @@ class Replication:
         threads: dict[str, threading.Thread] = {}
         delays: dict[str, Iterator[float]] = {}
         due_s: dict[str, float] = {}
-        self._vitals.begun()
+        self._liveness.begun()
         while not stop.is_set():
-            self._vitals.moved()
+            self._liveness.moved()
             names = self._list_names(threads)
             if names is not None:
                 threads = {name: thread for name, thread in threads.items() if thread.is_alive()}
@@ -197,7 +197,7 @@ class Replication:
 
     def _serve(self, name: str, stop: threading.Event, delays: dict[str, Iterator[float]]) -> None:
         """Replicate to one replica until its registration changes or is removed."""
-        self._vitals.moved(_liveness_part(name))
+        self._liveness.moved(_liveness_part(name))
         try:
             registration = self._registry.load(name)
             with self._opened(registration) as (runner, writer):
@@ -212,7 +212,7 @@ class Replication:
         except KeyfoldError as error:
             log.warning("replica cannot be opened", replica=name, error=str(error))
         finally:
-            self._vitals.over(_liveness_part(name))
+            self._liveness.over(_liveness_part(name))
 
     def _once(self, name: str, should_stop: Callable[[], bool], selection: RoundSelection) -> RunSummary:
         try:
@@ -249,7 +249,7 @@ class Replication:
         def publish(states: Sequence[PartitionState]) -> None:
             writer.write_running(states)
             self._observer.publish_states(name, states)
-            self._vitals.moved(_liveness_part(name))
+            self._liveness.moved(_liveness_part(name))
 
         try:
             replica = open_replica(registration, context)

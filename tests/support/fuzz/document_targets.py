@@ -1,4 +1,4 @@
-"""Small documents out of the bucket: registrations, orders, statuses, journals, leases, and what a checkpoint holds."""
+"""Documents of the bucket: registrations, desired states, statuses, journals, leases, and what a checkpoint holds."""
 
 from __future__ import annotations
 
@@ -142,14 +142,14 @@ def decode_first_copy(data: bytes) -> None:
 # The sink
 
 
-def decode_orders(data: bytes) -> None:
-    """A sink's orders: what is read can be written, and is the same then."""
-    orders = decode(data, "orders.json")
-    _ = orders.restart_number
-    assert decode(encode(orders), "orders.json") == orders, "they say something else when they are written again"
+def decode_desired_state(data: bytes) -> None:
+    """A sink's desired state: what is read can be written, and is the same then."""
+    desired = decode(data, "orders.json")
+    _ = desired.restart_number
+    assert decode(encode(desired), "orders.json") == desired, "they say something else when they are written again"
 
 
-def orders_seeds() -> list[bytes]:
+def desired_state_seeds() -> list[bytes]:
     """New ones, and some with restarts."""
     restarts = (Restart(1, RestartScope.ALL), Restart(2, RestartScope.ONE, "host:8083", 1))
     asked = DesiredState(version=3, restarts=restarts, slots={"host:8083": 0}, changes=("a", "b"),
@@ -289,7 +289,7 @@ DOCUMENT_TARGETS: Final = (
            (DocumentUnreadable,)),
     Target("replica-status", reported_seeds, decode_reported, ("keyfold_replicator.status.status_report",), _JSON, ()),
     Target("first-copy", _first_copy, decode_first_copy, ("keyfold.log.first_copy",), _JSON, (ValueError,)),
-    Target("orders", orders_seeds, decode_orders, ("keyfold_sink.worker.desired_state",), _JSON,
+    Target("orders", desired_state_seeds, decode_desired_state, ("keyfold_sink.worker.desired_state",), _JSON,
            (DesiredStateUnreadable,)),
     Target("worker-status", lambda: [dump(worker()), dump(task(0))], decode_status, ("keyfold_sink.status",),
            _JSON, ()),

@@ -18,7 +18,7 @@ from tests.support.mutants.choice import KINDS, stages
 from tests.support.mutants.mutant import Mutant, MutantError, load
 from tests.support.mutants.recording import Recording, newest, record
 from tests.support.mutants.tree import Tree
-from tests.support.mutants.trial import COMMANDS, Known, Outcome, Trial, Verdict
+from tests.support.mutants.trial import COMMANDS, Known, Outcome, Trial, TrialResult
 from tests.support.tiers import Tier
 
 _PAGE: Final = ROOT / "docs" / "testing.md"
@@ -66,13 +66,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _judged(mutants: Sequence[Mutant], asked: argparse.Namespace) -> int:
     """Try the mutants, and print and write the table; the exit code."""
-    verdicts = _tried(mutants, _recording(asked.cache), asked)
-    print("\n" + table.table(verdicts))
+    results = _tried(mutants, _recording(asked.cache), asked)
+    print("\n" + table.table(results))
     if asked.json is not None:
-        asked.json.write_text(table.as_json(verdicts), encoding="utf-8")
+        asked.json.write_text(table.as_json(results), encoding="utf-8")
     if asked.docs:
-        _PAGE.write_text(table.into_page(_PAGE.read_text(encoding="utf-8"), verdicts), encoding="utf-8")
-    complaints = table.complaints(verdicts, COMMANDS[Tier.TEST])
+        _PAGE.write_text(table.into_page(_PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
+    complaints = table.complaints(results, COMMANDS[Tier.TEST])
     if complaints:
         print("\n" + "\n".join(complaints), file=sys.stderr)
     return 1 if complaints else 0
@@ -87,7 +87,7 @@ def _recording(folder: Path) -> Recording | None:
     return found
 
 
-def _tried(mutants: Sequence[Mutant], recording: Recording | None, asked: argparse.Namespace) -> list[Verdict]:
+def _tried(mutants: Sequence[Mutant], recording: Recording | None, asked: argparse.Namespace) -> list[TrialResult]:
     kinds = frozenset(asked.kinds.split(","))
     chosen = {mutant.name: stages(mutant, recording, kinds) for mutant in mutants}
     known = Known()
@@ -100,23 +100,23 @@ def _tried(mutants: Sequence[Mutant], recording: Recording | None, asked: argpar
         for number in range(min(asked.workers, len(mutants))):
             trees.put(Tree(work / f"tree-{number}"))
 
-        def tried(mutant: Mutant) -> Verdict:
+        def tried(mutant: Mutant) -> TrialResult:
             tree = trees.get()
             try:
                 log = logs / f"{mutant.name.replace('/', '-')}.log"
-                verdict = Trial(mutant, tree, known, asked.minutes * 60, log).run(chosen[mutant.name])
+                result = Trial(mutant, tree, known, asked.minutes * 60, log).run(chosen[mutant.name])
             finally:
                 trees.put(tree)
-            print(table.line(verdict, width), flush=True)
-            return verdict
+            print(table.line(result, width), flush=True)
+            return result
 
         with ThreadPoolExecutor(asked.workers) as pool:
-            verdicts = list(pool.map(tried, mutants))
-        for verdict in verdicts:
-            if verdict.outcome is Outcome.UNFINISHED and asked.log is None:
-                name = verdict.mutant.replace("/", "-")
-                print(f"\n== {verdict.mutant}\n{(logs / f'{name}.log').read_text(errors='replace')[-2000:]}")
-    return verdicts
+            results = list(pool.map(tried, mutants))
+        for result in results:
+            if result.outcome is Outcome.UNFINISHED and asked.log is None:
+                name = result.mutant.replace("/", "-")
+                print(f"\n== {result.mutant}\n{(logs / f'{name}.log').read_text(errors='replace')[-2000:]}")
+    return results
 
 
 def _is_any(name: str, patterns: Sequence[str]) -> bool:

@@ -44,7 +44,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TrialResult:
     """What came of a mutant: the command and the test that caught it, or what was in the way."""
 
     mutant: str
@@ -67,7 +67,7 @@ class _OutOfTime(Exception):
 
 
 class _PytestFailed(Exception):
-    """Pytest ended without a verdict."""
+    """Pytest ended without a result."""
 
 
 class Trial:
@@ -80,24 +80,24 @@ class Trial:
         self._until_s = time.monotonic() + limit_s
         self._log = log
 
-    def run(self, stages: Sequence[Stage]) -> Verdict:
+    def run(self, stages: Sequence[Stage]) -> TrialResult:
         """Run the stages. Raises `MutantError` where the mutant does not fit."""
         began_s = time.monotonic()
-        verdict = self._judged(stages)
-        return replace(verdict, seconds=round(time.monotonic() - began_s, 1))
+        result = self._judged(stages)
+        return replace(result, seconds=round(time.monotonic() - began_s, 1))
 
-    def _judged(self, stages: Sequence[Stage]) -> Verdict:
+    def _judged(self, stages: Sequence[Stage]) -> TrialResult:
         name = self._mutant.name
         for stage in stages:
             try:
                 test = self._caught_by(stage)
             except _OutOfTime:
-                return Verdict(name, Outcome.UNFINISHED, COMMANDS[stage.tier], "out of time")
+                return TrialResult(name, Outcome.UNFINISHED, COMMANDS[stage.tier], "out of time")
             except _PytestFailed as error:
-                return Verdict(name, Outcome.UNFINISHED, COMMANDS[stage.tier], str(error))
+                return TrialResult(name, Outcome.UNFINISHED, COMMANDS[stage.tier], str(error))
             if test:
-                return Verdict(name, Outcome.CAUGHT, COMMANDS[stage.tier], test)
-        return Verdict(name, Outcome.SURVIVED, test="" if stages else "no test was found that reaches it")
+                return TrialResult(name, Outcome.CAUGHT, COMMANDS[stage.tier], test)
+        return TrialResult(name, Outcome.SURVIVED, test="" if stages else "no test was found that reaches it")
 
     def _caught_by(self, stage: Stage) -> str:
         """The test of a stage that fails because of the mutant; empty where none does."""

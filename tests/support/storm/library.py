@@ -46,12 +46,12 @@ class LibraryReader:
 
     name = ""
 
-    def __init__(self, desk: reading.Desk, stores: dict[str, S3Store], random: Random) -> None:
-        self._desk, self._stores, self._random = desk, stores, random
+    def __init__(self, judge: reading.ReadJudge, stores: dict[str, S3Store], random: Random) -> None:
+        self._judge, self._stores, self._random = judge, stores, random
 
     def turn(self, spot: reading.Spot) -> None:
         """See `SpotReader.turn`."""
-        log = Noting(self._stores[spot.bucket], self._desk.config["topics_dir"], spot.topic)
+        log = Noting(self._stores[spot.bucket], self._judge.config["topics_dir"], spot.topic)
         try:
             self.read(spot, log)
         except (OffsetOutOfRange, SnapshotLost) as error:
@@ -91,7 +91,7 @@ class LatestReader(LibraryReader):
         state = fold(rows)
         if len(state) != len(rows):
             raise reading.Flaw(f"a key comes twice in the latest state of {spot}, or a deleted one is there")
-        self._desk.judge_state(self.name, spot, _version(manifest, manifest, read_at_ms), state)
+        self._judge.judge_state(self.name, spot, _version(manifest, manifest, read_at_ms), state)
 
 
 class BatchReader(LibraryReader):
@@ -107,7 +107,7 @@ class BatchReader(LibraryReader):
         else:
             rows = [_row(record) for record in log.read(spot.partition)]
         (first, _), (last, read_at_ms) = log.loaded[0], log.loaded[-1]
-        self._desk.judge_snapshot(self.name, spot, _version(first, last, read_at_ms), rows)
+        self._judge.judge_snapshot(self.name, spot, _version(first, last, read_at_ms), rows)
 
 
 class Cache(LibraryReader):
@@ -140,7 +140,7 @@ class Cache(LibraryReader):
             raise reading.NoAnswer("the follower did not reach the end")
         manifest, read_at_ms = log.loaded[-1]
         version = replace(_version(manifest, manifest, read_at_ms), start=start, end=position.offset)
-        self._desk.judge_state(self.name, spot, version, state)
+        self._judge.judge_state(self.name, spot, version, state)
 
     def forget(self, spot: reading.Spot) -> None:
         """See `LibraryReader`."""
@@ -196,9 +196,9 @@ def _version(first: Manifest, last: Manifest, read_at_ms: int) -> Version:
     )
 
 
-def make(desk: reading.Desk, random: Random) -> Sequence[reading.SpotReader]:
+def make(judge: reading.ReadJudge, random: Random) -> Sequence[reading.SpotReader]:
     """Return the readers of this process."""
-    config = desk.config
+    config = judge.config
     stores = {
         bucket: S3Location(
             bucket, config["region"], config["store_urls"][bucket], config["access_key_id"], config["secret_access_key"]
@@ -206,7 +206,7 @@ def make(desk: reading.Desk, random: Random) -> Sequence[reading.SpotReader]:
         for bucket in config["buckets"]
     }
     kinds: Iterable[type[LibraryReader]] = (LatestReader, BatchReader, Cache)
-    return [kind(desk, stores, random) for kind in kinds]
+    return [kind(judge, stores, random) for kind in kinds]
 
 
 if __name__ == "__main__":

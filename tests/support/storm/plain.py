@@ -34,19 +34,19 @@ class PlainReader:
 
     name = "plain fastavro"
 
-    def __init__(self, desk: reading.Desk) -> None:
-        self._desk = desk
-        self._folder = desk.config["topics_dir"]
+    def __init__(self, judge: reading.ReadJudge) -> None:
+        self._judge = judge
+        self._folder = judge.config["topics_dir"]
         self._clients = {
             bucket: boto3.client(
                 "s3",
                 endpoint_url=url,
-                region_name=desk.config["region"],
-                aws_access_key_id=desk.config["access_key_id"],
-                aws_secret_access_key=desk.config["secret_access_key"],
+                region_name=judge.config["region"],
+                aws_access_key_id=judge.config["access_key_id"],
+                aws_secret_access_key=judge.config["secret_access_key"],
                 config=Config(retries={"mode": "standard"}, s3={"addressing_style": "path"}),
             )
-            for bucket, url in desk.config["store_urls"].items()
+            for bucket, url in judge.config["store_urls"].items()
         }
 
     def turn(self, spot: reading.Spot) -> None:
@@ -67,7 +67,7 @@ class PlainReader:
             if sha256(data).digest() != segment["checksum"]:
                 raise reading.Flaw(f"{segment['name']} at {spot} has another checksum than its manifest says")
             rows += map(_row, _records(data))
-        self._desk.judge_snapshot(self.name, spot, _version(manifest, read_at_ms), rows)
+        self._judge.judge_snapshot(self.name, spot, _version(manifest, read_at_ms), rows)
 
     def _get(self, bucket: str, key: str) -> bytes | None:
         try:
@@ -104,9 +104,9 @@ def _version(manifest: dict[str, Any], read_at_ms: int) -> Version:
     )
 
 
-def make(desk: reading.Desk, _random: Random) -> Sequence[reading.SpotReader]:
+def make(judge: reading.ReadJudge, _random: Random) -> Sequence[reading.SpotReader]:
     """Return the readers of this process."""
-    return [PlainReader(desk)]
+    return [PlainReader(judge)]
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ class Flaw(AssertionError):
 
 
 @dataclass(slots=True)
-class Desk:
+class ReadJudge:
     """What all readers of a process share: configuration, truth, figures."""
 
     config: Mapping[str, Any]
@@ -125,7 +125,7 @@ class SpotReader(Protocol):
         """Read and judge. Raise `Flaw` where it is wrong; `Overtaken`, `Absent`, `NoAnswer` where nothing was read."""
 
 
-def run(make: Callable[[Desk, Random], Sequence[SpotReader]]) -> None:
+def run(make: Callable[[ReadJudge, Random], Sequence[SpotReader]]) -> None:
     """Run the readers of this process, as the configuration in the first argument says."""
     config = json.loads(Path(sys.argv[1]).read_text())
     stop = threading.Event()
@@ -139,40 +139,40 @@ def run(make: Callable[[Desk, Random], Sequence[SpotReader]]) -> None:
     ]
     with ExitStack() as exits:
         truth = exits.enter_context(Truth(config["bootstrap_servers"], {(s.topic, s.partition) for s in spots}))
-        desk = Desk(config, truth)
-        readers = make(desk, random)
+        judge = ReadJudge(config, truth)
+        readers = make(judge, random)
         while not stop.is_set():
             begun_s = time.monotonic()
-            _turn(desk, random.choice(readers), random.choice(spots))
+            _turn(judge, random.choice(readers), random.choice(spots))
             stop.wait(max(0.1, config["rest"] * (time.monotonic() - begun_s)))
         print("the last turns begin", flush=True)
         for reader in readers:
             for spot in spots:
-                _last(desk, reader, spot)
-    print(json.dumps({"counts": desk.counts, "lag_ms": desk.lag_ms}), flush=True)
+                _last(judge, reader, spot)
+    print(json.dumps({"counts": judge.counts, "lag_ms": judge.lag_ms}), flush=True)
 
 
-def _turn(desk: Desk, reader: SpotReader, spot: Spot) -> bool:
+def _turn(judge: ReadJudge, reader: SpotReader, spot: Spot) -> bool:
     try:
         reader.turn(spot)
     except Overtaken as error:
-        desk.counts[f"overtaken: {reader.name}"] += 1
+        judge.counts[f"overtaken: {reader.name}"] += 1
         print(f"{reader.name} was overtaken at {spot}: {error}", flush=True)
     except Absent as error:
-        if desk.has_read(reader.name, spot):
+        if judge.has_read(reader.name, spot):
             raise Flaw(f"{reader.name} has read {spot} before, and now there is no log: {error}") from error
-        desk.counts[f"not there yet: {reader.name}"] += 1
+        judge.counts[f"not there yet: {reader.name}"] += 1
     except NoAnswer as error:
-        desk.counts[f"no answer: {reader.name}"] += 1
+        judge.counts[f"no answer: {reader.name}"] += 1
         print(f"{reader.name} had no answer at {spot}: {error}", flush=True)
     else:
         return True
     return False
 
 
-def _last(desk: Desk, reader: SpotReader, spot: Spot) -> None:
+def _last(judge: ReadJudge, reader: SpotReader, spot: Spot) -> None:
     for _ in range(LAST_TRIES_MAX):
-        if _turn(desk, reader, spot):
-            desk.check_reached(reader.name, spot)
+        if _turn(judge, reader, spot):
+            judge.check_reached(reader.name, spot)
             return
     raise Flaw(f"{reader.name} could not read {spot} in {LAST_TRIES_MAX} tries, and nothing is written any more")

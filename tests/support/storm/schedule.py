@@ -34,18 +34,18 @@ WEATHER: Final = {
 }
 """How likely, and how long."""
 
-_Trouble = dict[str, tuple[int, tuple[float, float], str]]
-_PROCESS: Final[_Trouble] = {
+_Disturbances = dict[str, tuple[int, tuple[float, float], str]]
+_PROCESS: Final[_Disturbances] = {
     "kill": (4, (0.0, 4.0), "start"),
     "terminate": (3, (0.5, 5.0), "start"),
     "freeze": (3, (1.0, 8.0), "wake"),
 }
-_SINK: Final[_Trouble] = {
+_SINK: Final[_Disturbances] = {
     **_PROCESS,
     "kill tasks": (2, (1.0, 2.0), "wake"),
     "freeze": (3, (SESSION_S + 1, SESSION_S + 6), "wake"),
 }
-_BROKER: Final[_Trouble] = {"freeze": (1, (1.0, 8.0), "wake")}
+_BROKER: Final[_Disturbances] = {"freeze": (1, (1.0, 8.0), "wake")}
 _DRILL_EVERY_S: Final = 75.0
 _DRILL_FIRST_S: Final = 12.0
 
@@ -66,10 +66,10 @@ def plan(seed: int, seconds: float) -> tuple[Step, ...]:
     """Return the schedule of a seed. Each part draws from a source of chance of its own."""
     steps: list[Step] = []
     for whom in SINKS:
-        steps += _troubles(Random(f"{seed} {whom}"), whom, _SINK, seconds, rest_s=(12, 35))
+        steps += _disturbances(Random(f"{seed} {whom}"), whom, _SINK, seconds, rest_s=(12, 35))
     for whom in (COMPACTOR, *REPLICATORS):
-        steps += _troubles(Random(f"{seed} {whom}"), whom, _PROCESS, seconds, rest_s=(12, 40))
-    steps += _troubles(Random(f"{seed} broker"), BROKER, _BROKER, seconds, rest_s=(20, 60))
+        steps += _disturbances(Random(f"{seed} {whom}"), whom, _PROCESS, seconds, rest_s=(12, 40))
+    steps += _disturbances(Random(f"{seed} broker"), BROKER, _BROKER, seconds, rest_s=(20, 60))
     for bucket in BUCKETS:
         steps += _weather(Random(f"{seed} weather {bucket}"), bucket, seconds)
     steps += _traffic(Random(f"{seed} traffic"), seconds)
@@ -77,8 +77,8 @@ def plan(seed: int, seconds: float) -> tuple[Step, ...]:
     return tuple(sorted(steps))
 
 
-def _troubles(
-    random: Random, whom: str, kinds: _Trouble, seconds: float, *, rest_s: tuple[float, float]
+def _disturbances(
+    random: Random, whom: str, kinds: _Disturbances, seconds: float, *, rest_s: tuple[float, float]
 ) -> Iterator[Step]:
     at = random.uniform(2, rest_s[0])
     while at < seconds:

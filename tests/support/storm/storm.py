@@ -2,7 +2,7 @@
 
 calm    topics, sinks, compactor, replicators and readers work, and both replicas have everything once
 rage    the schedule is carried out while records are produced
-settle  all trouble ends; sinks catch up, replicas become equal, everybody ends well
+settle  all disturbances end; sinks catch up, replicas become equal, everybody ends well
 prove   readers accept every partition in every bucket up to Kafka's end; `keyfold log verify` compares all three
         buckets with Kafka; Kafka has what it acknowledged
 """
@@ -140,7 +140,7 @@ class Storm:
             self._carry_out(step)
 
     def settle(self) -> None:
-        """End all trouble: everybody catches up, and ends well."""
+        """End all disturbances: everybody catches up, and ends well."""
         world = self.world
         self._clear()
         world.start_all()

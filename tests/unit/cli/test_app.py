@@ -119,11 +119,11 @@ def test_every_command_has_an_example(capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_room_whose_libraries_are_missing_says_so_also_to_who_asks_for_help(
     args: list[str], code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    room = EntryPoint("odd", "keyfold_no_such_room:odd", "keyfold.commands")
-    monkeypatch.setattr("keyfold.cli.app._packages", lambda: {"odd": room})
+    package = EntryPoint("odd", "keyfold_no_such_package:odd", "keyfold.commands")
+    monkeypatch.setattr("keyfold.cli.app._packages", lambda: {"odd": package})
     assert run(args) == code
     told = "".join(capsys.readouterr())
-    assert "`keyfold odd` cannot start: No module named 'keyfold_no_such_room'" in told
+    assert "`keyfold odd` cannot start: No module named 'keyfold_no_such_package'" in told
     assert "pip install 'keyfold[all]'" in told
 
 

@@ -43,11 +43,11 @@ def test_a_removed_offset_is_one_with_a_survivor_behind_it() -> None:
 
 def test_the_story_holds_only_when_something_was_checked_and_all_of_it_is_true() -> None:
     summary = Summary(SMALL, 4)
-    verdicts = [summary.holds]
+    outcomes = [summary.holds]
     for sentence, holds in (("one", True), ("two", False)):
         summary.check(sentence, holds=holds)
-        verdicts.append(summary.holds)
-    assert verdicts == [False, True, False]
+        outcomes.append(summary.holds)
+    assert outcomes == [False, True, False]
     assert summary.to_json()["checks"] == {"one": True, "two": False}
 
 
@@ -102,11 +102,11 @@ def test_a_command_line_is_shown_as_it_would_be_typed() -> None:
 
 
 def test_steps_are_plain_lines_where_no_terminal_is(capsys: pytest.CaptureFixture[str]) -> None:
-    teller = Narrator()
-    with teller.step("Count [things]") as step:
+    narrator = Narrator()
+    with narrator.step("Count [things]") as step:
         step.note("halfway")
         step.result = "seven"
-    with pytest.raises(ValueError, match="no"), teller.step("Fail"):
+    with pytest.raises(ValueError, match="no"), narrator.step("Fail"):
         raise ValueError("no")
     out = capsys.readouterr().out
     assert out.startswith("✓ Count [things]  0.0 s\n    seven\n")

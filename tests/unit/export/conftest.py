@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from keyfold.store.memory import MemoryStore
-from tests.support.exports import Bucket, Folder, MakePlace, Seen
+from tests.support.exports import Bucket, ExportPlace, Folder, MakePlace
 from tests.support.logs import MadeLog, records
 
 
@@ -20,7 +20,7 @@ def make_place(request: pytest.FixtureRequest, tmp_path: Path) -> MakePlace:
 
 
 @pytest.fixture
-def place(make_place: MakePlace) -> Seen:
+def place(make_place: MakePlace) -> ExportPlace:
     return make_place()
 
 

@@ -19,13 +19,13 @@ from keyfold.formats.format import Format
 from keyfold.log.names import Place
 from keyfold.log.record import CREATE_TIME, LOG_APPEND_TIME, Record
 from keyfold.store.memory import MemoryStore
-from tests.support.exports import Bucket, MakePlace, Seen, exported, log_of, rows, tables
+from tests.support.exports import Bucket, ExportPlace, MakePlace, exported, log_of, rows, tables
 from tests.support.logs import MadeLog, latest_of, records
 
 URL = "s3://bucket/topics"
 
 
-def test_rows_are_the_records(made: MadeLog, place: Seen) -> None:
+def test_rows_are_the_records(made: MadeLog, place: ExportPlace) -> None:
     (done,) = exported(made, place)
     found = rows(place)
     assert [(r["offset"], r["key"], r["value"]) for r in found] == [
@@ -55,7 +55,7 @@ def test_rows_are_the_records(made: MadeLog, place: Seen) -> None:
     assert file.metadata.row_group(0).column(5).compression == "ZSTD"
 
 
-def test_headers_timestamp_types_and_leader_epochs(place: Seen) -> None:
+def test_headers_timestamp_types_and_leader_epochs(place: ExportPlace) -> None:
     made = MadeLog()
     headers = (("a", b"1"), ("a", None), ("", b""))
     made.append([Record(0, 5, LOG_APPEND_TIME, None, b"", headers, 7), Record(1, -1, "NoTimestampType", b"", None)])
@@ -99,20 +99,20 @@ def test_a_part_of_the_log(made: MadeLog, asked: dict[str, Any], offsets: list[i
     assert json.loads(place.read(SUMMARY))["what"] == ("latest" if "latest" in asked else "log")
 
 
-def test_latest_is_the_dict(made: MadeLog, place: Seen) -> None:
+def test_latest_is_the_dict(made: MadeLog, place: ExportPlace) -> None:
     exported(made, place, latest=True)
     assert {r["key"]: r["value"] for r in rows(place)} == {
         k: v.value for k, v in latest_of(log_of(made).read(0)).items()
     }
 
 
-def test_an_offset_outside_the_log_publishes_nothing(made: MadeLog, place: Seen) -> None:
+def test_an_offset_outside_the_log_publishes_nothing(made: MadeLog, place: ExportPlace) -> None:
     with pytest.raises(OffsetOutOfRange):
         exported(made, place, from_offset=99)
     assert place.names() == []
 
 
-def test_files_have_bounded_rows_and_row_groups_bounded_bytes(place: Seen) -> None:
+def test_files_have_bounded_rows_and_row_groups_bounded_bytes(place: ExportPlace) -> None:
     made = MadeLog()
     for start in range(0, 100, 10):
         made.append([Record(o, o, CREATE_TIME, b"k%d" % o, bytes(1000)) for o in range(start, start + 10)])
@@ -126,7 +126,7 @@ def test_files_have_bounded_rows_and_row_groups_bounded_bytes(place: Seen) -> No
         assert all(meta.row_group(i).num_rows <= 10 for i in range(meta.num_row_groups))
 
 
-def test_several_partitions(made: MadeLog, place: Seen) -> None:
+def test_several_partitions(made: MadeLog, place: ExportPlace) -> None:
     for partition in (1, 2, 7):
         other = MadeLog(store=made.store, place=Place("topics", "users", partition))
         other.append(records(" ".join(f"k{n}={partition}" for n in range(partition + 5))))
@@ -138,7 +138,7 @@ def test_several_partitions(made: MadeLog, place: Seen) -> None:
     assert [r["offset"] for r in found if r["partition"] == 7] == list(range(12))
 
 
-def test_an_empty_partition_has_no_file(place: Seen) -> None:
+def test_an_empty_partition_has_no_file(place: ExportPlace) -> None:
     made = MadeLog()
     made.log.create()
     (done,) = exported(made, place)
@@ -172,7 +172,7 @@ def compacting(made: MadeLog, extra: str = "") -> Callable[[], None]:
         if extra:
             made.append(records(extra, made.manifest.next_offset))
         made.compact(merge=True)
-        made.collect()
+        made.delete_replaced()
 
     return act
 
@@ -203,7 +203,7 @@ def test_collected_objects_mean_a_new_beginning_and_never_a_mix(
     assert names == {file.staged.name for file in done.files}
 
 
-def test_a_log_that_is_collected_again_and_again_is_given_up(place: Seen) -> None:
+def test_a_log_that_is_collected_again_and_again_is_given_up(place: ExportPlace) -> None:
     store = Interrupting()
     made = MadeLog(store=store)
     made.append(records("a=1 b=1 a=2"))
@@ -247,7 +247,7 @@ def test_in_a_storm_every_export_is_a_state_that_existed(asked: dict[str, Any]) 
             note()
             if random.random() < 0.7:
                 made.compact(purge=random.random() < 0.5, merge=random.random() < 0.5)
-                made.collect()
+                made.delete_replaced()
                 note()
 
     made.append(records("a=1 b=1"))

@@ -20,7 +20,7 @@ from keyfold.formats.format import Format
 from keyfold.formats.format_mismatch import RecordFormatMismatch
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
-from tests.support.exports import Bucket, Folder, MakePlace, Seen, exported, log_of, patience, rows
+from tests.support.exports import Bucket, ExportPlace, Folder, MakePlace, exported, log_of, patience, rows
 from tests.support.logs import MadeLog
 
 URL = "s3://bucket/topics"
@@ -133,7 +133,7 @@ def test_targets_inside_the_logs_are_refused(made: MadeLog) -> None:
     check_outside_logs(made.store, "topics", MemoryStore("lake"), "topics/users")
 
 
-def test_a_damaged_segment_fails_the_export_whatever_is_asked(made: MadeLog, place: Seen) -> None:
+def test_a_damaged_segment_fails_the_export_whatever_is_asked(made: MadeLog, place: ExportPlace) -> None:
     entry = made.manifest.segments[-1]
     key = made.place.key(entry.name)
     data = bytearray(made.store.get(key).data)

@@ -24,7 +24,7 @@ from keyfold.log.names import Place
 from keyfold.log.record import CREATE_TIME, Record
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
-from tests.support.exports import Seen, exported, rows
+from tests.support.exports import ExportPlace, exported, rows
 from tests.support.logs import MadeLog
 
 URL = "s3://bucket/topics"
@@ -48,7 +48,7 @@ def avro_log(*values: bytes | None, keys: bool = False) -> MadeLog:
 ANNE, BOB = b"\0\0\0\0\1\x08anne", b"\0\0\0\0\2\6bob\2\x50"
 
 
-def test_avro_without_a_readers_schema_takes_the_newest_writers(place: Seen) -> None:
+def test_avro_without_a_readers_schema_takes_the_newest_writers(place: ExportPlace) -> None:
     made = avro_log(ANNE, BOB, None)
     exported(made, place, value_format=Format.AVRO, key_format=Format.STRING)
     assert [(r["key"], r["value"]) for r in rows(place)] == [
@@ -58,7 +58,7 @@ def test_avro_without_a_readers_schema_takes_the_newest_writers(place: Seen) -> 
     ]
 
 
-def test_avro_with_a_readers_schema(place: Seen) -> None:
+def test_avro_with_a_readers_schema(place: ExportPlace) -> None:
     made = avro_log(ANNE, BOB)
     exported(made, place, value_format=Format.AVRO, value_reader=reader_type(SCHEMA_1))
     assert [r["value"] for r in rows(place)] == [{"name": "anne"}, {"name": "bob"}]
@@ -67,7 +67,7 @@ def test_avro_with_a_readers_schema(place: Seen) -> None:
 BAD = b"\0\0\0\0\1\x08ann"
 
 
-def test_a_misfit_names_topic_partition_offset_and_schema(place: Seen) -> None:
+def test_a_misfit_names_topic_partition_offset_and_schema(place: ExportPlace) -> None:
     made = avro_log(ANNE, BOB, BAD)
     with pytest.raises(RecordFormatMismatch) as caught:
         exported(made, place, value_format=Format.AVRO)
@@ -78,7 +78,7 @@ def test_a_misfit_names_topic_partition_offset_and_schema(place: Seen) -> None:
     assert place.names() == []
 
 
-def test_misfits_may_be_skipped(place: Seen) -> None:
+def test_misfits_may_be_skipped(place: ExportPlace) -> None:
     made = avro_log(ANNE, BAD, b"", BOB, None)
     (done,) = exported(made, place, value_format=Format.AVRO, on_error=OnError.SKIP)
     assert [r["offset"] for r in rows(place)] == [0, 3, 4]
@@ -88,7 +88,7 @@ def test_misfits_may_be_skipped(place: Seen) -> None:
     assert "offset 2 is empty" in partition["misfits"][1]
 
 
-def test_misfits_may_become_null_and_say_why(place: Seen) -> None:
+def test_misfits_may_become_null_and_say_why(place: ExportPlace) -> None:
     made = avro_log(ANNE, BAD, None)
     (done,) = exported(made, place, value_format=Format.AVRO, on_error=OnError.NULL)
     assert [(r["value"], r["value_error"], r["key_error"]) for r in rows(place)] == [
@@ -99,7 +99,7 @@ def test_misfits_may_become_null_and_say_why(place: Seen) -> None:
     assert done.mismatches.nulled == 1
 
 
-def test_json_is_typed_by_what_all_values_have_in_common(place: Seen) -> None:
+def test_json_is_typed_by_what_all_values_have_in_common(place: ExportPlace) -> None:
     made = MadeLog()
     texts = [
         b'{"a": 1, "b": [1, 2.5], "c": {"d": "x"}}',
@@ -220,7 +220,7 @@ def test_typed_values_as_json() -> None:
     }  # fmt: skip
 
 
-def test_one_partition_that_fails_stops_all_and_is_the_one_that_is_named(place: Seen) -> None:
+def test_one_partition_that_fails_stops_all_and_is_the_one_that_is_named(place: ExportPlace) -> None:
     made = avro_log(*([ANNE] * 50))
     for partition in range(1, 6):
         other = MadeLog(store=made.store, place=Place("topics", "users", partition))
@@ -234,7 +234,7 @@ def test_one_partition_that_fails_stops_all_and_is_the_one_that_is_named(place: 
     assert [each.rows for each in done] == [50, 41, 41, 40, 41, 41]
 
 
-def test_keys_of_avro_by_their_own_schema_and_header(place: Seen) -> None:
+def test_keys_of_avro_by_their_own_schema_and_header(place: ExportPlace) -> None:
     made = avro_log(None)
     key = Record(1, 1, CREATE_TIME, b"\x08anne", b"x", (("__key_schema_id", b"\0\0\0\0\1"),))
     made.append([key, Record(2, 2, CREATE_TIME, b"\0\0\0\0\2\6bob\2\x50", b"y"), Record(3, 3, CREATE_TIME, None, b"z")])

@@ -114,7 +114,7 @@ def rival_compactor(store: MemoryStore, clock: ManualClock) -> None:
 
 
 def rival_sink(store: MemoryStore, clock: ManualClock) -> None:
-    """Another sink takes the partition over, appends, and the collector runs."""
+    """Another sink takes the partition over, appends, and garbage collection runs."""
     manifest = open_log(store, clock, 88).create().manifest
     run_sink(store, clock, 99, until=min(manifest.next_offset + 1, RECORDS))
     collect_orphans(store, clock)

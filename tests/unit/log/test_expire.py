@@ -40,7 +40,7 @@ def test_the_log_start_moves_to_the_next_segment_and_the_objects_wait_for_their_
     gone = {n for e in (first, second) for n in (e.name, e.index_name)}
     assert {r.name for r in after.replaced} == gone
     assert all(r.unlinked_at_ms == UNSTAMPED and r.version == after.version for r in after.replaced)
-    assert gone <= bucket.names(), "only the collector deletes"
+    assert gone <= bucket.names(), "only garbage collection deletes"
     collect_garbage(bucket.store, session, 0)
     assert bucket.names() == bucket.manifest.object_names()
 

@@ -115,8 +115,8 @@ def test_nothing_is_deleted_by_such_a_name_at_the_last_step_either(name: str) ->
 @pytest.mark.parametrize("name", NO_NAMES, ids=range(len(NO_NAMES)))
 def test_nothing_is_copied_to_such_a_name_at_the_last_step_either(name: str) -> None:
     source, target = FaultyStore(MemoryStore()), FaultyStore(MemoryStore())
-    with transfer(source, target) as carrying, pytest.raises(Corrupt, match="nothing was changed"):
-        list(carrying.copy([CopyJob(PLACE, name, 1, bytes(32))]))
+    with transfer(source, target) as copying, pytest.raises(Corrupt, match="nothing was changed"):
+        list(copying.copy([CopyJob(PLACE, name, 1, bytes(32))]))
     assert source.calls == target.calls == []
 
 

@@ -156,7 +156,7 @@ def test_a_lost_upload_is_told() -> None:
 
 
 def test_an_object_that_was_there_and_is_collected_before_it_is_looked_at_is_lost() -> None:
-    """A repeated request finds the name taken, and the collector of a fenced writer takes the object."""
+    """A repeated request finds the name taken, and the garbage collection of a fenced writer deletes the object."""
     inner = MemoryStore()
     inner.put("object", b"mine", Create())
 

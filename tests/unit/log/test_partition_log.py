@@ -311,11 +311,11 @@ def test_a_log_that_was_made_anew_takes_nothing_from_who_wrote_the_old_one(
     """A claim that uploaded nothing leaves no name behind, so a repaired log may come to the same epoch once more."""
     log.create()
     session = log.claim_sink()
-    anew = replace(session.manifest, log_id="another", sink=replace(session.manifest.sink, commit_id="x"))
+    recreated = replace(session.manifest, log_id="another", sink=replace(session.manifest.sink, commit_id="x"))
     store.delete(PLACE.manifest_key)
-    make_log(store, clock, seed=9).restore(anew)
+    make_log(store, clock, seed=9).restore(recreated)
     with pytest.raises(Fenced, match="created again"):
         appended(session, 3)
     with pytest.raises(Fenced, match="created again"):
         session.refresh()
-    assert log.load().manifest == anew
+    assert log.load().manifest == recreated

@@ -247,10 +247,10 @@ def test_versions_are_skipped_and_never_reversed(both: Both) -> None:
 def test_another_log_is_taken_over_only_when_that_is_asked_for(both: Both) -> None:
     session = both.claim()
     session.mirror(both.load())
-    anew = replace(both.load(), log_id="anew", version=1)
+    recreated = replace(both.load(), log_id="recreated", version=1)
     with pytest.raises(ReplicaDiverged, match="the source was reset or repaired"):
-        session.mirror(anew)
-    assert session.mirror(anew, resync=True).log_id == "anew"
+        session.mirror(recreated)
+    assert session.mirror(recreated, resync=True).log_id == "recreated"
 
 
 def test_a_tombstone_that_was_purged_before_it_was_received_asks_for_a_resync(both: Both) -> None:

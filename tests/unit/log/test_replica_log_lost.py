@@ -33,10 +33,10 @@ def test_who_began_a_replica_is_fenced_by_who_begins_it_again_after_its_manifest
     parked.park()
     both.replica.delete(PLACE.manifest_key)
     both.append(1)
-    anew = both.claim(seed=3)
-    manifest = anew.mirror(both.load())
+    restarted = both.claim(seed=3)
+    manifest = restarted.mirror(both.load())
     both.append(1)
-    assert stalled.epoch == parked.epoch == anew.epoch
+    assert stalled.epoch == parked.epoch == restarted.epoch
     for act in (
         lambda: stalled.mirror(both.load()),
         lambda: stalled.mirror(both.load(), resync=True),
@@ -48,7 +48,7 @@ def test_who_began_a_replica_is_fenced_by_who_begins_it_again_after_its_manifest
         with pytest.raises(Fenced, match="another replicator has created it again"):
             act()
     assert both.there() == manifest
-    anew.mirror(both.load())
+    restarted.mirror(both.load())
 
 
 def test_an_epoch_that_comes_back_after_the_manifest_was_lost_is_another_claim(both: Both) -> None:
@@ -71,9 +71,9 @@ def test_a_claim_is_not_taken_from_who_has_begun_the_replica_anew_meanwhile(both
     store.add(Fault(lost.hits, FaultKind.UNAVAILABLE))
     with pytest.raises(Fenced, match="another replicator has created it again"):
         both.claim(store, seed=3)
-    assert lost.anew is not None
+    assert lost.restarted is not None
     both.append(1)
-    lost.anew.mirror(both.load())
+    lost.restarted.mirror(both.load())
 
 
 def test_an_epoch_that_comes_back_with_an_older_manifest_is_another_claim(both: Both) -> None:
@@ -91,16 +91,16 @@ def test_an_epoch_that_comes_back_with_an_older_manifest_is_another_claim(both: 
 
 
 class Loss:
-    """While somebody claims, the manifest is lost, and another begins the replica anew."""
+    """While somebody claims, the manifest is lost, and another begins the replica again."""
 
     def __init__(self, both: Both) -> None:
         self._both = both
-        self.anew: ReplicaSession | None = None
+        self.restarted: ReplicaSession | None = None
 
     def hits(self, call: Call) -> bool:
-        if call.operation != "put" or self.anew is not None:
+        if call.operation != "put" or self.restarted is not None:
             return False
         self._both.replica.delete(PLACE.manifest_key)
-        self.anew = self._both.claim(seed=4)
-        self.anew.mirror(self._both.load())
+        self.restarted = self._both.claim(seed=4)
+        self.restarted.mirror(self._both.load())
         return True

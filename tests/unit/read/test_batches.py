@@ -242,7 +242,7 @@ def test_an_ordered_read_goes_on_in_the_newest_version_when_its_objects_are_gone
     assert next(found).column("offset").to_pylist() == [0, 1, 2]
     made.append(records("d=2 f=1", 6))
     made.compact(merge=True)
-    made.collect()
+    made.delete_replaced()
     assert [r.offset for r in taken(found)] == [4, 5, 6, 7]
 
 
@@ -254,7 +254,7 @@ def test_a_reader_that_still_needed_a_purged_tombstone_is_told() -> None:
     assert next(found).column("value").to_pylist() == [b"old"]
     made.compact()
     made.compact(purge=True)
-    made.collect()
+    made.delete_replaced()
     with pytest.raises(OffsetOutOfRange, match="tombstones up to offset 2 were removed"):
         list(found)
 
@@ -279,7 +279,7 @@ def test_whatever_happens_between_two_store_calls_batches_are_a_state_that_exist
 
     def meddle() -> None:
         compact = lambda: made.compact(purge=random.random() < 0.5, merge=random.random() < 0.5)  # noqa: E731
-        random.choices((append, compact, made.collect, lambda: None), (15, 15, 20, 50))[0]()
+        random.choices((append, compact, made.delete_replaced, lambda: None), (15, 15, 20, 50))[0]()
 
     for _ in range(4):
         append()

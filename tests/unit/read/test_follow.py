@@ -236,7 +236,7 @@ def test_a_follower_that_is_overtaken_is_told() -> None:
     assert next(follower)[1].value == b"old"
     made.compact()
     made.compact(purge=True)
-    made.collect()
+    made.delete_replaced()
     with pytest.raises(OffsetOutOfRange, match="tombstones up to offset 2 were removed"):
         list(follower)
     assert follower.positions()[0].offset == 2
@@ -347,7 +347,7 @@ def test_across_restarts_a_follower_sees_each_retained_record_once_or_is_told(se
 
     def step() -> None:
         store.meddle = None
-        random.choices((append, compact, made.collect, lambda: None), (15, 10, 20, 50))[0]()
+        random.choices((append, compact, made.delete_replaced, lambda: None), (15, 10, 20, 50))[0]()
         store.meddle = step
 
     append()

@@ -127,7 +127,7 @@ def test_a_snapshot_that_has_given_out_a_batch_does_not_mix_versions() -> None:
     assert next(found).num_rows == 2
     made.append(records("a=2 c=2", 4))
     made.compact(merge=True)
-    made.collect()
+    made.delete_replaced()
     with pytest.raises(SnapshotLost, match="read it again"):
         list(found)
 
@@ -151,7 +151,7 @@ def test_whatever_happens_between_two_store_calls_the_state_is_one_that_existed(
         made.compact(purge=random.random() < 0.5, merge=random.random() < 0.5)
 
     def meddle() -> None:
-        random.choices((append, compact, made.collect, lambda: None), (10, 10, 10, 70))[0]()
+        random.choices((append, compact, made.delete_replaced, lambda: None), (10, 10, 10, 70))[0]()
 
     for _ in range(6):
         append()

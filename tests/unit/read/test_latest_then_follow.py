@@ -28,7 +28,7 @@ def test_what_is_appended_after_the_state_follows_it_and_nothing_else() -> None:
     state, follower = state_and_follower(log_of(made))
     made.append(records("b= d=6", start=4))
     made.compact(merge=True)
-    made.collect()
+    made.delete_replaced()
     found = [record for _, record in islice(follower, 2)]
     assert [record.offset for record in found] == [4, 5]
     state |= {record.key: record.value for record in found}
@@ -51,7 +51,7 @@ def test_the_position_is_of_the_version_that_was_read_where_an_older_one_was_col
     latest = log_of(made).latest(0)
     made.append(records("a=3 c=4", start=2))
     made.compact(merge=True)
-    made.collect()
+    made.delete_replaced()
     assert [record.offset for record in latest] == [1, 2, 3]
     assert latest.position.offset == 4
     assert latest.position.anchor.version == log_of(made).manifest(0).version

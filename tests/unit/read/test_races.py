@@ -22,7 +22,7 @@ def test_an_ordered_read_goes_on_in_the_newest_version_when_its_objects_are_gone
     assert [next(found).offset for _ in range(3)] == [0, 1, 2]
     made.append(records("d=2 f=1", 6))
     made.compact(merge=True)
-    made.collect()
+    made.delete_replaced()
     # d=1 at offset 3 went because of d=2 at 6, so the read must reach 6, past the end that it began with.
     assert [r.offset for r in found] == [4, 5, 6, 7]
 
@@ -35,7 +35,7 @@ def test_the_end_that_was_asked_for_stays_the_end() -> None:
     assert next(found).offset == 0
     made.append(records("d=2 f=1", 6))
     made.compact(merge=True)
-    made.collect()
+    made.delete_replaced()
     assert [r.offset for r in found] == [1, 2, 4, 5]
 
 
@@ -47,7 +47,7 @@ def test_a_reader_that_still_needed_a_purged_tombstone_is_told() -> None:
     assert next(found).value == b"old"
     made.compact()  # k=old goes, its tombstone is marked
     made.compact(purge=True)  # the tombstone goes
-    made.collect()
+    made.delete_replaced()
     assert next(found).key == b"x"  # came with the block before
     with pytest.raises(OffsetOutOfRange, match="tombstones up to offset 2 were removed"):
         list(found)
@@ -61,7 +61,7 @@ def test_a_reader_that_began_after_the_mark_does_not_need_the_tombstone() -> Non
     found = Log(made.store, "topics", "users").read()
     assert next(found).key == b"x"
     made.compact(purge=True)
-    made.collect()
+    made.delete_replaced()
     assert [r.offset for r in found] == [3]
 
 
@@ -73,7 +73,7 @@ def test_a_snapshot_that_has_given_out_records_does_not_mix_versions() -> None:
     assert next(found).key == b"a"
     made.append(records("a=2 c=2", 4))
     made.compact(merge=True)
-    made.collect()
+    made.delete_replaced()
     with pytest.raises(SnapshotLost, match="read it again") as raised:
         list(found)
     assert raised.value.retriable
@@ -85,7 +85,7 @@ def test_a_snapshot_that_has_given_out_nothing_begins_again() -> None:
     found = Log(made.store, "topics", "users").latest()
     made.append(records("a=2 c=2", 2))
     made.compact(merge=True)
-    made.collect()
+    made.delete_replaced()
     assert [(r.key, r.value) for r in found] == [(b"b", b"1"), (b"a", b"2"), (b"c", b"2")]
 
 
@@ -112,7 +112,7 @@ def test_whatever_happens_between_two_store_calls_a_read_is_a_state_that_existed
         made.compact(purge=random.random() < 0.5, merge=random.random() < 0.5)
 
     def meddle() -> None:
-        random.choices((append, compact, made.collect, lambda: None), (15, 15, 20, 50))[0]()
+        random.choices((append, compact, made.delete_replaced, lambda: None), (15, 15, 20, 50))[0]()
 
     for _ in range(4):
         append()

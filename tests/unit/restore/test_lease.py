@@ -86,7 +86,7 @@ def test_a_window_whose_segment_goes_away_halfway_is_gone_on_with_where_it_stopp
     def replaced(sends: int) -> None:
         if len(log.manifest.replaced) == 0:
             log.compact()
-            log.collect()
+            log.delete_replaced()
 
     topic.on_send = replaced
     request = RestoreRequest("users", settings=RestoreSettings(batch_bytes=2_000))

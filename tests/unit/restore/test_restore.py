@@ -138,7 +138,7 @@ def test_records_that_compaction_removes_between_two_runs_are_not_missed_by_the_
         topic.dies_at = None
         log.append(records("a=10 g=11 d=", 9))
         log.compact(merge=True)
-        log.collect()
+        log.delete_replaced()
         run(log, topic, clock, RestoreRequest("users", settings=SMALL), seed=2)
         state = {k: r.value for k, r in latest_of(r for r in topic.log(0) if r is not None).items()}
         assert state == {k: r.value for k, r in latest_of(r for r in of_log(log) if r is not None).items()}
@@ -154,7 +154,7 @@ def test_a_tombstone_that_was_purged_before_it_was_restored_is_an_error() -> Non
     log.append(records("a= z=1", 4))
     log.compact()
     log.compact(purge=True)
-    log.collect()
+    log.delete_replaced()
     with pytest.raises(OffsetOutOfRange, match="tombstones"):
         run(log, topic, clock, seed=2)
 
@@ -254,7 +254,7 @@ def test_the_latest_state_of_a_run_that_died_deletes_what_was_deleted_since() ->
         topic.dies_at = None
         log.append(records("a= b=9 e=1", 4))
         log.compact()
-        log.collect()
+        log.delete_replaced()
         run(log, topic, clock, request, seed=2)
         state = {k: r.value for k, r in latest_of(r for r in topic.log(0) if r).items()}
         assert state == {b"b": b"9", b"c": b"3", b"d": b"4", b"e": b"1"}
@@ -471,7 +471,7 @@ def test_a_partition_of_which_nothing_was_restored_yet_misses_no_tombstone(selec
     second.append(records("c= z=1", 2))
     second.compact()
     second.compact(purge=True)
-    second.collect()
+    second.delete_replaced()
     topic.dies_at = topic.sends + 2
     with pytest.raises(SimulatedCrash):
         run(log, topic, clock, replace(request, partitions=(1,)), seed=2)
@@ -484,6 +484,6 @@ def test_a_partition_of_which_nothing_was_restored_yet_misses_no_tombstone(selec
     second.append(records("d= y=1", 4))  # from its first window on it has something to lose
     second.compact()
     second.compact(purge=True)
-    second.collect()
+    second.delete_replaced()
     with pytest.raises(OffsetOutOfRange, match="tombstones"):
         run(log, topic, clock, replace(request, partitions=(1,), goes_on=True), seed=4)

@@ -15,7 +15,7 @@ from tests.support.mutants import ROOT, coverage_table, table
 from tests.support.mutants.choice import KINDS, NOT_FOR_MUTANTS, stages
 from tests.support.mutants.import_distance import distances
 from tests.support.mutants.mutant import Mutant, MutantError, load, module_path, parse
-from tests.support.mutants.trial import Outcome, Verdict
+from tests.support.mutants.trial import Outcome, TrialResult
 from tests.support.tiers import Tier
 
 LEAST = {"log": 12, "read": 8, "restore": 6, "sink": 14, "compactor": 12, "replicator": 10}
@@ -110,11 +110,11 @@ def test_without_a_recording_the_nearest_unit_tests_come_first() -> None:
 
 
 def test_survivors_and_too_few_in_the_first_tier_are_complaints(tmp_path: Path) -> None:
-    caught = [Verdict(f"log/{n}", Outcome.CAUGHT, "test", "tests/unit/test_a.py::test_b", 1.0) for n in range(9)]
-    late = Verdict("log/late", Outcome.CAUGHT, "test-full", "tests/integration/test_c.py::test_d", 90.0)
+    caught = [TrialResult(f"log/{n}", Outcome.CAUGHT, "test", "tests/unit/test_a.py::test_b", 1.0) for n in range(9)]
+    late = TrialResult("log/late", Outcome.CAUGHT, "test-full", "tests/integration/test_c.py::test_d", 90.0)
     assert table.complaints([*caught, late], "test") == []
     assert table.complaints([*caught[:8], late], "test") == ["`make test` catches 8 of 9, less than nine in ten"]
-    assert table.complaints([*caught, Verdict("log/alive", Outcome.SURVIVED)], "test") == ["log/alive: SURVIVED"]
+    assert table.complaints([*caught, TrialResult("log/alive", Outcome.SURVIVED)], "test") == ["log/alive: SURVIVED"]
     shown = table.table([*caught, late])
     assert "all           10 mutants: 9 caught by test, 1 caught by test-full" in shown
     assert json.loads(table.as_json([late]))[0]["test"] == late.test

@@ -33,7 +33,7 @@ def made() -> MadeLog:
     made.append(records("f=1 g=1 h=1 i=1", 8))
     made.compact()
     made.append(records("a=3 j=1 k=1", 12))
-    made.collect(forget=True)
+    made.delete_replaced(forget=True)
     return made
 
 
@@ -304,7 +304,7 @@ def test_a_log_that_is_compacted_and_collected_meanwhile_is_verified_in_its_newe
 
     def compact() -> None:
         log.compact()
-        log.collect()
+        log.delete_replaced()
 
     version = log.manifest.version
     store.meddle = compact

@@ -16,7 +16,7 @@ from tests.unit.verify.test_planted_damage import World, batch, made_log, one
 def test_an_older_manifest_of_the_same_sink_that_was_put_back(capsys: pytest.CaptureFixture[str]) -> None:
     """No epoch tells it; but a sink uploads no segment before the one in front of it is committed."""
     world = World(made_log(), capsys)
-    world.made.collect(forget=True)
+    world.made.delete_replaced(forget=True)
     key = world.made.place.manifest_key
     old = world.data(key)
     world.made.append(batch(160, 5))

@@ -141,7 +141,7 @@ def made_log(store: MemoryStore | None = None, place: Place | None = None, seed:
 @pytest.fixture
 def world(capsys: pytest.CaptureFixture[str]) -> World:
     made = made_log()
-    made.collect(forget=True)
+    made.delete_replaced(forget=True)
     return World(made, capsys)
 
 
@@ -351,8 +351,8 @@ def test_a_foreign_segment(world: World, place: Place, whose: str) -> None:
 
 def world_verify_one(world: World) -> list[Json]:
     """Partition 0 alone."""
-    surroundings = CliContext(lambda _url: (world.made.store, "topics"), world.made.clock, world.made.random)
-    assert run(["log", "verify", "s3://bucket/topics", "users", "-p", "0", "--json"], surroundings) == 1
+    context = CliContext(lambda _url: (world.made.store, "topics"), world.made.clock, world.made.random)
+    assert run(["log", "verify", "s3://bucket/topics", "users", "-p", "0", "--json"], context) == 1
     (report,) = map(json.loads, world.capture.readouterr().out.splitlines())
     return [f for f in report["findings"] if f["damage"]]
 
@@ -442,7 +442,7 @@ def test_what_a_pass_lost_is_known_while_its_sources_are_there(
     found = one(world.verify(), kind)
     assert (found["object"], found["offset"]) == (world.key(1), offset)
     assert f"key-{offset:03}" in found["lost"]
-    world.made.collect(forget=True)
+    world.made.delete_replaced(forget=True)
     assert kind not in kinds(world.verify())  # a log alone cannot tell any more; Kafka can
 
 

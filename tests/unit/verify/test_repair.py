@@ -159,7 +159,7 @@ def test_the_latest_state_survives_any_history_of_passes_crashes_and_collections
             made._sink = made.log.claim_sink()
             append(random.choice((2, 12)))
         else:
-            made.collect(most=random.choice((None, 1, 3)))
+            made.delete_replaced(most=random.choice((None, 1, 3)))
     log = Log(made.store, "topics", "users")
     end = made.manifest.next_offset
     assert latest_of(log.read()) == latest_of(source[:end])

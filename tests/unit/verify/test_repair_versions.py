@@ -177,7 +177,7 @@ def test_a_version_whose_objects_are_gone_gives_only_what_the_segments_cannot_kn
     count = len(versions)
     made.append(records("a=5", 8))
     made.compact(purge=True, merge=True)
-    made.collect()
+    made.delete_replaced()
     state = latest_of(read(made))
     del versions[count:]
     lose(made)
@@ -238,7 +238,7 @@ def test_any_history_comes_back_from_any_of_its_last_versions(seed: int) -> None
         elif choice < 0.9:
             made.compact(commit=False)
         else:
-            made.collect(most=random.choice((None, 1, 3)))
+            made.delete_replaced(most=random.choice((None, 1, 3)))
     state, end = latest_of(read(made)), made.manifest.next_offset
     versions = made.store._versions[made.place.manifest_key]  # type: ignore[attr-defined]
     del versions[len(versions) - random.randrange(0, 4) :]

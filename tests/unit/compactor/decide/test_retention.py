@@ -341,7 +341,7 @@ def test_segments_expire_where_cleaning_fails_and_while_it_backs_off() -> None:
     assert (part.outcome, part.expired.segments) == (PartitionOutcome.FAILED, 1)
     assert "lost its executors" in part.why
     assert load(store).log_start_offset == 2
-    runs._penalties._until_s[PLACE] = clock.monotonic_s() + 10**9  # resting for long
+    runs._backoff._until_s[PLACE] = clock.monotonic_s() + 10**9  # resting for long
     assert runs.once().partitions == []
     clock.advance(HOUR_MS)
     (part,) = runs.once().partitions

@@ -74,7 +74,7 @@ def claim(store: MemoryStore, place: Place, clock: Clock) -> None:
     log.claim_compactor(lease_ms=60_000, holder="another")
 
 
-class Turns:
+class AlternatingRuns:
     """Lets two runs work batch by batch in turns; one that is over gives its turns away."""
 
     def __init__(self) -> None:
@@ -98,15 +98,15 @@ class Turns:
 def test_two_runs_started_together_share_64_logs_at_the_default_settings() -> None:
     clock = SystemClock()
     store, places = filled(64, clock)
-    turns = Turns()
+    alternating = AlternatingRuns()
     reports: dict[int, RunReport] = {}
 
     def run(me: int) -> None:
-        executor = Watched(store, clock, lambda: turns.wait(me))
+        executor = Watched(store, clock, lambda: alternating.wait(me))
         try:
             reports[me] = new_run(store, lambda: executor, clock, holder=f"run-{me}").clean(places)
         finally:
-            turns.end(me)
+            alternating.end(me)
 
     threads = [threading.Thread(target=run, args=(me,)) for me in (0, 1)]
     for thread in threads:

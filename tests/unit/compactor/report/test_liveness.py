@@ -40,7 +40,7 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def vitals(clock: ManualClock) -> Liveness:
+def liveness(clock: ManualClock) -> Liveness:
     return Liveness(clock, 100)
 
 
@@ -56,7 +56,7 @@ def test_the_bound_follows_from_pause_rate_and_what_one_commit_may_move() -> Non
     assert quiet_max_s(patient) == quiet_max_s(options()) + 3600
 
 
-def test_stages_and_steps_and_signs_of_spark_are_signs_of_life(vitals: Liveness, clock: ManualClock) -> None:
+def test_stages_and_steps_and_signs_of_spark_are_signs_of_life(liveness: Liveness, clock: ManualClock) -> None:
     told: list[tuple[str, int]] = []
 
     class Shown:
@@ -66,7 +66,7 @@ def test_stages_and_steps_and_signs_of_spark_are_signs_of_life(vitals: Liveness,
         def advance(self, count: int = 1) -> None:
             told.append(("step", count))
 
-    progress = LivenessProgress(Shown(), vitals)
+    progress = LivenessProgress(Shown(), liveness)
     moves: list[Callable[[], None]] = [
         lambda: progress.begin_stage("mapping", 3),
         progress.advance,
@@ -74,40 +74,40 @@ def test_stages_and_steps_and_signs_of_spark_are_signs_of_life(vitals: Liveness,
     ]
     for move in moves:
         clock.sleep(101)
-        assert not vitals.live().is_good
+        assert not liveness.live().is_good
         move()
-        assert vitals.live().is_good
+        assert liveness.live().is_good
     assert told == [("mapping", 3), ("step", 1)], "that a task has ended is no step"
 
 
-def test_a_round_of_the_replicas_gives_signs_while_it_waits(vitals: Liveness, clock: ManualClock) -> None:
+def test_a_round_of_the_replicas_gives_signs_while_it_waits(liveness: Liveness, clock: ManualClock) -> None:
     stop = threading.Event()
     answers: list[bool] = []
 
     def replicate(should_stop: Callable[[], bool]) -> tuple[ReplicaRound, ...]:
         clock.sleep(101)
         answers.append(should_stop())
-        assert vitals.live().is_good
+        assert liveness.live().is_good
         stop.set()
         answers.append(should_stop())
         return ()
 
-    assert with_liveness(replicate, vitals)(stop.is_set) == ()
+    assert with_liveness(replicate, liveness)(stop.is_set) == ()
     assert answers == [False, True]
 
 
-def test_a_run_in_which_spark_failed_is_said_until_one_succeeds(vitals: Liveness) -> None:
-    vitals.answered()
-    observer = LivenessObserver(NoRunObserver(), vitals)
+def test_a_run_in_which_spark_failed_is_said_until_one_succeeds(liveness: Liveness) -> None:
+    liveness.answered()
+    observer = LivenessObserver(NoRunObserver(), liveness)
     report = RunReport()
     observer.run_started(report)
     report.executor_error = "there is no such master"
     observer.run_ended(report)
-    assert vitals.ready().why == "the last run failed: Spark: there is no such master"
+    assert liveness.ready().why == "the last run failed: Spark: there is no such master"
     observer.run_started(RunReport())
-    assert not vitals.ready().is_good, "it has only begun"
+    assert not liveness.ready().is_good, "it has only begun"
     observer.run_ended(RunReport())
-    assert vitals.ready().is_good
+    assert liveness.ready().is_good
 
 
 class World:
@@ -118,8 +118,8 @@ class World:
         self.is_away = False
         inner, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
         faulty = FaultyStore(inner, [Fault(self._is_away, FaultKind.UNAVAILABLE, times=10**9)])
-        self.vitals = Liveness(clock, quiet_max_s(options()), stop.is_set)
-        self.store: ObjectStore = ObservedStore(faulty, self.vitals)
+        self.liveness = Liveness(clock, quiet_max_s(options()), stop.is_set)
+        self.store: ObjectStore = ObservedStore(faulty, self.liveness)
         self.job = Job(
             options(),
             RunSelection(),
@@ -127,8 +127,8 @@ class World:
             self._executor,
             clock=clock,
             random=Random(2),
-            progress=LivenessProgress(NoProgress(), self.vitals),
-            observer=LivenessObserver(NoRunObserver(), self.vitals),
+            progress=LivenessProgress(NoProgress(), self.liveness),
+            observer=LivenessObserver(NoRunObserver(), self.liveness),
         )
 
     def _is_away(self, _call: Call) -> bool:
@@ -141,23 +141,23 @@ class World:
 def test_a_loop_says_how_it_is_from_its_start_to_its_end(clock: ManualClock) -> None:
     stop = threading.Event()
     world = World(clock, stop)
-    assert world.vitals.ready().why == "the store has not answered yet", "starting"
+    assert world.liveness.ready().why == "the store has not answered yet", "starting"
     world.job.prove_store_until(stop)
-    assert world.vitals.ready().why == "the process is starting", "proven"
+    assert world.liveness.ready().why == "the process is starting", "proven"
     world.job.once()
-    assert world.vitals.ready().is_good, "running"
+    assert world.liveness.ready().is_good, "running"
     world.is_away = True
     clock.sleep(AWAY_S)
     with pytest.raises(StoreUnavailable):
         world.job.once()
-    assert world.vitals.ready().why.startswith("the store has not answered for "), "away"
-    assert world.vitals.live().is_good
+    assert world.liveness.ready().why.startswith("the store has not answered for "), "away"
+    assert world.liveness.live().is_good
     world.is_away = False
     world.job.once()
-    assert world.vitals.ready().is_good, "back"
+    assert world.liveness.ready().is_good, "back"
     stop.set()
-    assert world.vitals.ready().why == "the process is stopping"
-    assert world.vitals.live().is_good
+    assert world.liveness.ready().why == "the process is stopping"
+    assert world.liveness.live().is_good
 
 
 def test_a_loop_waits_for_its_store(clock: ManualClock) -> None:
@@ -169,8 +169,8 @@ def test_a_loop_waits_for_its_store(clock: ManualClock) -> None:
         def wait(self, timeout: float | None = None) -> bool:
             self.waits += 1
             world.is_away = self.waits < 3
-            assert world.vitals.ready().why.startswith("the store has not answered yet: ")
-            assert world.vitals.live().is_good
+            assert world.liveness.ready().why.startswith("the store has not answered yet: ")
+            assert world.liveness.live().is_good
             return False
 
     stop = Stop()

@@ -38,7 +38,7 @@ def made(keyfold: Keyfold) -> MadeLog:
     return made
 
 
-def carry(keyfold: Keyfold) -> None:
+def replicate(keyfold: Keyfold) -> None:
     keyfold("run", SOURCE, "--once")
     keyfold("run", REPLICA, "--once")
 
@@ -57,10 +57,10 @@ def test_what_is_appended_and_cleaned_at_the_first_source_comes_to_the_last_repl
     buckets = keyfold.buckets
     assert read(buckets, "far") == read(buckets, "dr") == read(buckets, "log")
     made.append(records("c=1 b= a=3", 3))
-    carry(keyfold)
+    replicate(keyfold)
     assert read(buckets, "far") == read(buckets, "log")
     made.compact(merge=True)
-    carry(keyfold)
+    replicate(keyfold)
     assert len(read(buckets, "log")) == 3
     assert read(buckets, "far") == read(buckets, "log")
     first, second, third = (manifest(buckets, bucket) for bucket in ("log", "dr", "far"))
@@ -73,7 +73,7 @@ def test_what_is_appended_and_cleaned_at_the_first_source_comes_to_the_last_repl
     assert [(h.replica.partition("@")[0], h.received_to) for h in first.holds] == [("dr", 6)]
     assert [(h.replica.partition("@")[0], h.received_to) for h in second.holds] == [("far", 6)]
     commits = [m.version for m in (first, second, third)]
-    carry(keyfold)
+    replicate(keyfold)
     assert [manifest(buckets, b).version for b in ("log", "dr", "far")] == commits, "nothing new, nothing written"
 
 

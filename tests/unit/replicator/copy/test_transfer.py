@@ -87,10 +87,10 @@ def test_thousands_of_small_ones_by_many_threads(source: MemoryStore, target: Me
     places = [Place("topics", "users", partition) for partition in range(5)]
     jobs = {place: [made(source, f"{n}.avro", 50 + n % 7, place=place) for n in range(600)] for place in places}
     found: list[CopyResult] = []
-    with transfer(source, target, threads=8) as carrying:
+    with transfer(source, target, threads=8) as copying:
 
         def one(place: Place) -> None:
-            found.extend(carrying.copy(jobs[place]))
+            found.extend(copying.copy(jobs[place]))
 
         rounds = [threading.Thread(target=one, args=(place,)) for place in places]
         for thread in rounds:
@@ -104,10 +104,10 @@ def test_thousands_of_small_ones_by_many_threads(source: MemoryStore, target: Me
 def test_one_call_with_many_objects_does_not_keep_another_waiting(source: MemoryStore, target: MemoryStore) -> None:
     many = [made(source, f"{n}.avro", 10) for n in range(500)]
     other = made(source, "x.avro", 10, place=Place("topics", "users", 1))
-    with transfer(source, target, threads=2) as carrying:
-        long = carrying.copy(many)
+    with transfer(source, target, threads=2) as copying:
+        long = copying.copy(many)
         next(long)
-        assert [r.job for r in carrying.copy([other])] == [other]
+        assert [r.job for r in copying.copy([other])] == [other]
         assert sum(1 for _ in target.list("copy/of/users/partition=0/")) < 20
         assert len(list(long)) == 499
 
@@ -163,8 +163,8 @@ def test_what_went_well_is_given_out_before_the_error(source: MemoryStore, targe
     jobs = [made(source, f"{n}.avro", 10) for n in range(10)]
     source.delete(jobs[5].key)
     found: list[CopyJob] = []
-    with transfer(source, target) as carrying, pytest.raises(ObjectNotFound):
-        found.extend(result.job for result in carrying.copy(jobs))
+    with transfer(source, target) as copying, pytest.raises(ObjectNotFound):
+        found.extend(result.job for result in copying.copy(jobs))
     assert found == jobs[:5]
     assert not is_there(target, jobs[6])
     assert [r.job for r in copy(source, target, *jobs[6:])] == jobs[6:]
@@ -312,8 +312,8 @@ def test_memory_follows_neither_size_nor_number(objects: int, threads: int, limi
     try:
         with Transfer(
             source, target, topics_dir="copy/of", patience=patience(), threads=threads, memory_bytes=limit_bytes
-        ) as carrying:
-            assert len(list(carrying.copy(jobs))) == objects
+        ) as copying:
+            assert len(list(copying.copy(jobs))) == objects
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -336,8 +336,8 @@ def test_each_byte_is_paced_once(source: MemoryStore, target: MemoryStore) -> No
 
     jobs = [made(source, "a.avro", 100_000), made(source, "b.avro", BIG)]
     pacer = Pacer()
-    with transfer(source, target, pacer=pacer) as carrying:
-        list(carrying.copy(jobs))
+    with transfer(source, target, pacer=pacer) as copying:
+        list(copying.copy(jobs))
     assert max(pacer.asked) <= CHUNK_BYTES
     assert sum(pacer.asked) == 100_000 + BIG
 
@@ -348,14 +348,14 @@ def test_each_byte_is_paced_once(source: MemoryStore, target: MemoryStore) -> No
 def test_kept_schemas_are_copied_once_and_never_replaced(source: MemoryStore, target: MemoryStore) -> None:
     for schema in (1, 2, "a-guid"):
         source.put(f"topics/_schemas/{schema}.avsc", f'"{schema}"'.encode(), Create())
-    with transfer(source, target) as carrying:
-        assert carrying.copy_schemas("topics", [1, 2, "a-guid", 77]) == 3
-        assert carrying.copy_schemas("topics", [1]) == 1
+    with transfer(source, target) as copying:
+        assert copying.copy_schemas("topics", [1, 2, "a-guid", 77]) == 3
+        assert copying.copy_schemas("topics", [1]) == 1
         assert target.get("copy/of/_schemas/a-guid.avsc").data == b'"a-guid"'
         source.put("topics/_schemas/3.avsc", b'"3"', Create())
         target.put("copy/of/_schemas/3.avsc", b'"4"', Create())
         with pytest.raises(NameTaken, match="another schema") as raised:
-            carrying.copy_schemas("topics", [3])
+            copying.copy_schemas("topics", [3])
     assert raised.value.host == "memory://target"
 
 
@@ -363,5 +363,5 @@ def test_real_time_is_not_needed() -> None:
     """`SystemClock` works as well: nothing here sleeps but between tries."""
     source, target = MemoryStore("a"), MemoryStore("b")
     job = made(source, "a.avro", 10)
-    with Transfer(source, target, topics_dir="copy/of", patience=RetryPolicy(SystemClock(), Random(2))) as carrying:
-        assert len(list(carrying.copy([job]))) == 1
+    with Transfer(source, target, topics_dir="copy/of", patience=RetryPolicy(SystemClock(), Random(2))) as copying:
+        assert len(list(copying.copy([job]))) == 1

@@ -282,21 +282,21 @@ class Gate:
 def test_closing_stops_what_is_under_way_and_keeps_its_parts(source: MemoryStore, target: MemoryStore) -> None:
     job = made(source, "a.avro", 10 * PART_BYTES)
     gate = Gate("upload.write")
-    carrying = transfer(source, FaultyStore(target, on_call=gate))
+    copying = transfer(source, FaultyStore(target, on_call=gate))
     errors: list[BaseException] = []
 
     def run() -> None:
         try:
-            list(carrying.copy([job]))
+            list(copying.copy([job]))
         except KeyfoldError as error:
             errors.append(error)
 
     thread = threading.Thread(target=run)
     thread.start()
     assert gate.reached.wait(60)
-    closing = threading.Thread(target=carrying.close)
+    closing = threading.Thread(target=copying.close)
     closing.start()
-    while not carrying._stopping.is_set():
+    while not copying._stopping.is_set():
         pass
     gate.open.set()
     closing.join(60)
@@ -307,18 +307,18 @@ def test_closing_stops_what_is_under_way_and_keeps_its_parts(source: MemoryStore
     [result] = copy(source, target, job)
     assert 0 < result.sent_bytes < job.size_bytes
     with pytest.raises(TransferStopped):
-        list(carrying.copy([job]))
+        list(copying.copy([job]))
 
 
 def test_giving_up_the_iterator_stops_the_rest(source: MemoryStore, target: MemoryStore) -> None:
     jobs = [made(source, f"{n}.avro", 10) for n in range(500)]
-    with transfer(source, target, threads=2) as carrying:
-        results = carrying.copy(jobs)
+    with transfer(source, target, threads=2) as copying:
+        results = copying.copy(jobs)
         next(results)
         assert isinstance(results, Iterator)
         results.close()
         assert sum(1 for _ in target.list("")) < 10
-        assert len(list(carrying.copy(jobs[400:]))) == 100
+        assert len(list(copying.copy(jobs[400:]))) == 100
 
 
 # More ways to break
@@ -366,18 +366,18 @@ def test_waiting_for_a_store_that_is_away_ends_when_it_is_closed(source: MemoryS
     away = FaultyStore(target, [Fault(lambda _call: True, FaultKind.UNAVAILABLE, times=10**9)])
     away.on_call = lambda _call: gate.set()
     slow = RetryPolicy(SystemClock(), Random(1), Backoff(30_000, 60_000), 3600)
-    carrying = Transfer(source, away, topics_dir="copy/of", patience=slow)
+    copying = Transfer(source, away, topics_dir="copy/of", patience=slow)
     errors: list[BaseException] = []
 
     def run() -> None:
         try:
-            list(carrying.copy([job]))
+            list(copying.copy([job]))
         except KeyfoldError as error:
             errors.append(error)
 
     thread = threading.Thread(target=run)
     thread.start()
     assert gate.wait(60)
-    carrying.close()
+    copying.close()
     thread.join(60)
     assert [type(error) for error in errors] == [TransferStopped]

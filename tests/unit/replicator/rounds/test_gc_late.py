@@ -1,8 +1,8 @@
-"""A collector that is slow: it has found objects unnamed, and deletes them while somebody else is about to use them.
+"""A slow garbage collection: it found unnamed objects, and deletes them while another replicator is about to use them.
 
 The objects are those of a version of the source that was replaced. Somebody who has seen that version finds them at
-the replica, and must not build on them: not where he claims after the collector has looked for claims, and where he had
-claimed before, the collector must notice.
+the replica, and must not build on them: not if it claims after garbage collection has looked for claims. If it had
+claimed before, garbage collection must notice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.replica_rounds import Running, Worlds
 NEAR, FAR = Place("topics", "users", 0), Place("far/logs", "users", 0)
 
 
-class SlowCollector:
+class SlowGarbageCollection:
     """A process whose search for orphans is held up before it lists, before it reads the source, before it deletes."""
 
     def __init__(self, running: Running) -> None:
@@ -54,7 +54,7 @@ class SlowCollector:
 
 
 @contextmanager
-def searching() -> Iterator[tuple[Worlds, MadeLog, SlowCollector]]:
+def searching() -> Iterator[tuple[Worlds, MadeLog, SlowGarbageCollection]]:
     """A replica in sync, whose replicator has just listed objects that the source names only now."""
     worlds = Worlds.new()
     log = worlds.log()
@@ -62,18 +62,18 @@ def searching() -> Iterator[tuple[Worlds, MadeLog, SlowCollector]]:
     with worlds.running() as running:
         running.once()
         worlds.clock.advance(3_600_000)
-        collector = SlowCollector(running)
-        collector.wait_for("list")
+        gc = SlowGarbageCollection(running)
+        gc.wait_for("list")
         entry = log.append(records("a=2", 2))
         # The last requests of a process that is gone bring them there.
         for name in (entry.name, entry.index_name):
             worlds.replica.put(FAR.key(name), worlds.source.get(NEAR.key(name)).data, Create())
-        collector.let("list")
-        collector.wait_for("get")
+        gc.let("list")
+        gc.wait_for("get")
         try:
-            yield worlds, log, collector
+            yield worlds, log, gc
         finally:
-            collector.end()
+            gc.end()
 
 
 def missing(worlds: Worlds) -> set[str]:
@@ -84,7 +84,7 @@ def missing(worlds: Worlds) -> set[str]:
 def test_nobody_builds_on_what_is_being_deleted(*, is_claimed: bool) -> None:
     found: set[str] = set()
     is_awake = threading.Event()
-    with searching() as (worlds, log, collector), worlds.running() as late:
+    with searching() as (worlds, log, gc), worlds.running() as late:
         had = worlds.manifests()[1].log_version
 
         def has_seen_it_and_sleeps(call: Call) -> None:
@@ -95,22 +95,22 @@ def test_nobody_builds_on_what_is_being_deleted(*, is_claimed: bool) -> None:
             if not is_claimed or commits == 2:
                 late.replica.on_call = wakes
                 log.compact(merge=True)
-                collector.let("get")
+                gc.let("get")
                 if is_claimed:
-                    collector.end()
+                    gc.end()
                 else:
-                    collector.wait_for("delete")
+                    gc.wait_for("delete")
 
         def wakes(_call: Call) -> None:
             if worlds.manifests()[1].log_version > had:
                 is_awake.set()
                 late.replica.on_call = None
-                collector.end()
+                gc.end()
                 found.update(missing(worlds))
 
         late.replica.on_call = has_seen_it_and_sleeps
         late.once()
-        collector.end()
+        gc.end()
         assert is_awake.is_set()
         assert not found
         late.once()
@@ -120,9 +120,9 @@ def test_nobody_builds_on_what_is_being_deleted(*, is_claimed: bool) -> None:
 
 
 def test_what_the_source_names_by_now_stays_although_the_replica_does_not_name_it_yet() -> None:
-    with searching() as (worlds, _log, collector):
+    with searching() as (worlds, _log, gc):
         there = worlds.folder()
-        collector.end()
+        gc.end()
         assert worlds.folder() >= there
         assert not worlds.is_equal()
     with worlds.running() as running:

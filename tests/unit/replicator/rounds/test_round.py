@@ -181,7 +181,7 @@ def test_an_object_that_goes_away_under_the_copy_makes_a_new_plan_that_is_pinned
             if call.operation == "get" and call.key.endswith(".parquet"):
                 running.source.on_call = None
                 log.compact(merge=True)
-                log.collect()
+                log.delete_replaced()
 
         running.source.on_call = overtake
         state = running.state()

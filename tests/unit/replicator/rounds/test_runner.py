@@ -299,11 +299,11 @@ def test_a_defect_that_comes_while_a_loop_ends_is_not_lost(worlds: Worlds, monke
             stop.set()
 
         breaking(monkeypatch, is_stopping)
-        telling = threading.Thread(target=end)
-        telling.start()
+        stopping = threading.Thread(target=end)
+        stopping.start()
         with pytest.raises(Defect):
             running.runner.loop(stop)
-        telling.join(60)
+        stopping.join(60)
 
 
 # Pins

@@ -239,19 +239,19 @@ def test_the_loop_and_each_replica_give_signs_of_life(buckets: Buckets) -> None:
     made = made_log(buckets)
     registry(buckets).add(registered("dr", "dr"))
     clock = ManualClock()
-    vitals = Liveness(clock, 100)
-    service = Replication(side(buckets["log"], "topics"), means(buckets), vitals=vitals, list_interval_s=0.05)
+    liveness = Liveness(clock, 100)
+    service = Replication(side(buckets["log"], "topics"), means(buckets), liveness=liveness, list_interval_s=0.05)
     with running(service):
         until(lambda: has_all(buckets, "dr"))
         clock.sleep(101)
         made.append(records("c=1", 3))
-        until(lambda: vitals.live().is_good)  # the loop with its next look, the replica with what it says next
+        until(lambda: liveness.live().is_good)  # the loop with its next look, the replica with what it says next
         buckets.away.add("log")
         clock.sleep(101)
-        until(lambda: vitals.live().is_good)
+        until(lambda: liveness.live().is_good)
         buckets.away.clear()
     clock.sleep(101)
-    assert vitals.live().why.startswith("no progress"), "replicas that have ended are missed no more"
+    assert liveness.live().why.startswith("no progress"), "replicas that have ended are missed no more"
 
 
 def test_no_single_request_that_fails_ends_a_run() -> None:

@@ -241,7 +241,7 @@ def test_what_the_process_says_and_what_was_seen_are_both_shown_unless_they_are_
 # In all
 
 
-def standing(partition: int, state: SyncState, **changes: Any) -> Assessment:
+def assessment(partition: int, state: SyncState, **changes: Any) -> Assessment:
     place = Place("topics", "users", partition)
     return Assessment(PartitionState(place, state, **changes))
 
@@ -249,9 +249,9 @@ def standing(partition: int, state: SyncState, **changes: Any) -> Assessment:
 def test_the_worst_partition_gives_the_state_and_figures_are_summed() -> None:
     found = summary(
         [
-            standing(0, SyncState.IN_SYNC, last_success_ms=50, last_attempt_ms=50, next_attempt_ms=90),
-            standing(1, SyncState.PENDING, pending=Pending(1, 2, 3, 10, 20), lag=Lag(5, 700), last_success_ms=40),
-            standing(
+            assessment(0, SyncState.IN_SYNC, last_success_ms=50, last_attempt_ms=50, next_attempt_ms=90),
+            assessment(1, SyncState.PENDING, pending=Pending(1, 2, 3, 10, 20), lag=Lag(5, 700), last_success_ms=40),
+            assessment(
                 2,
                 SyncState.WAITING,
                 pending=Pending(10, 20, 30, 5, 8),
@@ -281,7 +281,7 @@ def test_the_worst_partition_gives_the_state_and_figures_are_summed() -> None:
     ],
 )
 def test_some_states_are_worse_than_others(states: list[SyncState], worst: SyncState) -> None:
-    assert summary([standing(i, state) for i, state in enumerate(states)]).state is worst
+    assert summary([assessment(i, state) for i, state in enumerate(states)]).state is worst
 
 
 def test_a_replica_without_partitions_is_in_sync_or_paused() -> None:
@@ -290,18 +290,18 @@ def test_a_replica_without_partitions_is_in_sync_or_paused() -> None:
 
 
 def test_one_that_never_succeeded_shows_in_the_sum() -> None:
-    found = summary([standing(0, SyncState.IN_SYNC, last_success_ms=50), standing(1, SyncState.PENDING)])
+    found = summary([assessment(0, SyncState.IN_SYNC, last_success_ms=50), assessment(1, SyncState.PENDING)])
     assert found.last_success_ms == -1
 
 
 def test_errors_are_grouped_by_code_and_host_the_commonest_first() -> None:
     away, denied = failure_of(StoreUnavailable("k", "away"), "h"), failure_of(AccessDenied("k", "403"), "h")
-    standings = [
-        replace(standing(0, SyncState.BROKEN), errors=(denied,)),
-        replace(standing(1, SyncState.WAITING), errors=(away,)),
-        replace(standing(2, SyncState.WAITING), errors=(away,)),
+    assessments = [
+        replace(assessment(0, SyncState.BROKEN), errors=(denied,)),
+        replace(assessment(1, SyncState.WAITING), errors=(away,)),
+        replace(assessment(2, SyncState.WAITING), errors=(away,)),
     ]
-    found = summary(standings).errors
+    found = summary(assessments).errors
     assert [(f.failure.code, [p.partition for p in f.places]) for f in found] == [
         ("StoreUnavailable", [1, 2]),
         ("AccessDenied", [0]),

@@ -53,12 +53,12 @@ class Scene:
         self.sink.append([record(o, f"k{o}", "v" * 50, timestamp=1_000 * o) for o in offsets])
 
     def replicate(self) -> Runner:
-        desk = RegisteredDocuments(self.registration, self.source, self.replica, self.clock, Random(2))
+        documents = RegisteredDocuments(self.registration, self.source, self.replica, self.clock, Random(2))
         link = Link("dr", self.registration.hold_name, self.source, self.replica)
         settings = ReplicaSettings(threads=1, patience_s=1.0)
         runner = Runner(
             link,
-            desk,
+            documents,
             settings,
             clock=self.clock,
             random=Random(3),

@@ -246,14 +246,14 @@ def by_parts(store: ObjectStore) -> None:
     assert 0 < report.parts_committed < report.parts
 
 
-def above_a_floor(store: ObjectStore) -> None:
+def with_min_garbage(store: ObjectStore) -> None:
     """A pass that leaves the first segment, which holds back the first dirty offset, and cleans the one behind it."""
     settings = replace(EAGER, segment_bytes=1, segment_min_garbage_ratio=0.4)
     (report,) = clean(store, settings, clock=ManualClock(1_800_000_000_000)).partitions
     assert report.segments_left > 0
 
 
-@pytest.mark.parametrize("compact", [by_parts, above_a_floor])
+@pytest.mark.parametrize("compact", [by_parts, with_min_garbage])
 def test_a_snapshot_that_lost_a_record_below_the_first_dirty_offset_of_a_part_says_so(
     compact: Callable[[ObjectStore], None],
 ) -> None:
