@@ -23,10 +23,10 @@ from keyfold.store.documents import DOCUMENT_BYTES_MAX
 class BucketTarget:
     """A `Target` below `prefix` (without slashes at its ends; empty: the whole bucket)."""
 
-    def __init__(self, store: ObjectStore, prefix: str, patience: RetryPolicy) -> None:
+    def __init__(self, store: ObjectStore, prefix: str, retry: RetryPolicy) -> None:
         self._store = store
         self._prefix = f"{prefix}/" if prefix else ""
-        self._patience = patience
+        self._retry = retry
         self._claim = ""
 
     @property
@@ -40,7 +40,7 @@ class BucketTarget:
         if overwrite:
             self._store.delete(self._key(CLAIM))
         try:
-            create_object(self._store, self._key(CLAIM), text.encode(), self._patience)
+            create_object(self._store, self._key(CLAIM), text.encode(), self._retry)
         except (AlreadyExists, StoreError) as error:
             if error.retriable:
                 raise
@@ -55,7 +55,7 @@ class BucketTarget:
 
     def stage(self, name: str) -> StagedFile:
         """See `Target`."""
-        return BucketFile(self._store, self._key(name), name, self._patience)
+        return BucketFile(self._store, self._key(name), name, self._retry)
 
     def publish(self, files: Sequence[StagedFile], summary: str) -> None:
         """See `Target`."""
@@ -65,7 +65,7 @@ class BucketTarget:
                 self._store.delete(self._key(name))
             for file in files:
                 file.publish()
-            create_object(self._store, self._key(SUMMARY), summary.encode(), self._patience)
+            create_object(self._store, self._key(SUMMARY), summary.encode(), self._retry)
             self._store.delete(self._key(CLAIM))
         except StoreError as error:
             raise partly(self.url, error) from error
@@ -99,10 +99,10 @@ class BucketTarget:
 class BucketFile:
     """A `StagedFile` in parts. It holds less than a part in memory, and nothing once it is closed."""
 
-    def __init__(self, store: ObjectStore, key: str, name: str, patience: RetryPolicy) -> None:
+    def __init__(self, store: ObjectStore, key: str, name: str, retry: RetryPolicy) -> None:
         self._store = store
         self._key = key
-        self._patience = patience
+        self._retry = retry
         self._upload: Upload | None = None
         self._held = bytearray()
         self._asked = self._discarded = False
@@ -132,9 +132,9 @@ class BucketFile:
 
     def _send(self, size: int) -> None:
         if self._upload is None:
-            self._upload = self._patience.repeat(lambda: self._store.start_upload(self._key))
+            self._upload = self._retry.repeat(lambda: self._store.start_upload(self._key))
         upload, part = self._upload, bytes(self._held[:size])
-        self._patience.repeat(lambda: upload.write(part))
+        self._retry.repeat(lambda: upload.write(part))
         del self._held[:size]
 
     def publish(self) -> None:
@@ -142,7 +142,7 @@ class BucketFile:
         assert self._upload is not None, "a file is closed before it is published"
         self._asked = True
         try:
-            self._patience.repeat(self._upload.complete)
+            self._retry.repeat(self._upload.complete)
         except StoreError as error:
             if error.retriable or not self._is_there():
                 raise
@@ -150,7 +150,7 @@ class BucketFile:
     def _is_there(self) -> bool:
         """A `complete` whose answer was lost may have landed. No one else uses this name."""
         try:
-            return self._patience.repeat(lambda: self._store.head(self._key)).size_bytes == self.size_bytes
+            return self._retry.repeat(lambda: self._store.head(self._key)).size_bytes == self.size_bytes
         except ObjectNotFound:
             return False
 

@@ -62,11 +62,11 @@ class Committer:
 
     store: ObjectStore
     place: Place
-    patience: RetryPolicy
+    retry: RetryPolicy
 
     def read(self) -> Pinned:
         """Read the newest manifest. Raises `ObjectNotFound`, `Corrupt`, `FormatTooNew`."""
-        blob = self.patience.repeat(lambda: get_manifest(self.store, self.place))
+        blob = self.retry.repeat(lambda: get_manifest(self.store, self.place))
         return Pinned(decode_manifest(blob.data, self.place), blob.etag, blob.date_ms, blob.last_modified_ms)
 
     def commit(
@@ -105,14 +105,14 @@ class Committer:
         manifest = base.manifest if author is None else stamped(base.manifest, base.seen_ms)
         edited = edit(manifest, base.seen_ms)
         next_manifest = replace(edited, version=base.manifest.version + 1)
-        return with_commit_id(next_manifest, author, new_commit_id(self.patience.random))
+        return with_commit_id(next_manifest, author, new_commit_id(self.retry.random))
 
     def _swap(self, base: Pinned, manifest: Manifest) -> Pinned | None:
         """PUT until the store accepts or refuses; return None if it refused."""
         data = encode_manifest(manifest)
         key = self.place.manifest_key
         try:
-            result = self.patience.repeat(lambda: self.store.put(key, data, Update(base.etag)))
+            result = self.retry.repeat(lambda: self.store.put(key, data, Update(base.etag)))
         except PreconditionFailed:
             return None
         except ObjectNotFound as error:
@@ -133,7 +133,7 @@ class Committer:
         return CommitUnknown(
             self.place.topic,
             self.place.partition,
-            f"the store did not confirm a commit of `{self.place.manifest_key}` within {self.patience.timeout_s:g} s: "
+            f"the store did not confirm a commit of `{self.place.manifest_key}` within {self.retry.timeout_s:g} s: "
             f"{error.message}",
             hint="the commit may have landed; no uploaded object was deleted, and the same commit can be retried",
         )

@@ -81,7 +81,7 @@ class FirstCopy:
         return json.dumps({"version": 1, **asdict(self)}, indent=2, ensure_ascii=False).encode()
 
 
-def put_marker(store: ObjectStore, place: Place, marker: FirstCopy, patience: RetryPolicy) -> None:
+def put_marker(store: ObjectStore, place: Place, marker: FirstCopy, retry: RetryPolicy) -> None:
     """Write the marker, over an existing one or none. Raises the store's errors.
 
     If several replicators start at once, any marker may be the last; each describes the copy that its replicator
@@ -90,14 +90,14 @@ def put_marker(store: ObjectStore, place: Place, marker: FirstCopy, patience: Re
     key = place.key(FIRST_COPY_NAME)
     data = marker.as_bytes()
     try:
-        there = patience.repeat(lambda: store.get(key, DOCUMENT_BYTES_MAX))
+        there = retry.repeat(lambda: store.get(key, DOCUMENT_BYTES_MAX))
     except ObjectNotFound:
         there = None
     if there is not None and there.data == data:
         return
     mode = Create() if there is None else Update(there.etag)
     try:
-        patience.repeat(lambda: store.put(key, data, mode))
+        retry.repeat(lambda: store.put(key, data, mode))
     except (AlreadyExists, PreconditionFailed, ObjectNotFound):
         return
 

@@ -26,13 +26,13 @@ class PartitionFolder:
     ) -> None:
         self.store = store
         self.place = place
-        self.patience = RetryPolicy(clock, random, backoff or Backoff(), patience_s)
-        self.committer = Committer(store, place, self.patience)
+        self.retry = RetryPolicy(clock, random, backoff or Backoff(), patience_s)
+        self.committer = Committer(store, place, self.retry)
 
     def listed(self) -> dict[str, int]:
         """Return the sizes of all objects in the folder, by name. Raises `StoreError`."""
         folder = self.place.folder
-        return self.patience.repeat(
+        return self.retry.repeat(
             lambda: {info.key.removeprefix(folder): info.size_bytes for info in self.store.list(folder)}
         )
 

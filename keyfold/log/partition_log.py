@@ -60,7 +60,7 @@ class PartitionLog(PartitionFolder):
             return None
         try:
             key = self.place.key(FIRST_COPY_NAME)
-            return self.patience.repeat(lambda: self.store.get(key, DOCUMENT_BYTES_MAX)).data
+            return self.retry.repeat(lambda: self.store.get(key, DOCUMENT_BYTES_MAX)).data
         except ObjectNotFound:
             return None
         except AccessDenied:
@@ -79,7 +79,7 @@ class PartitionLog(PartitionFolder):
             return self.load()
         except LogNotFound:
             pass
-        random = self.patience.random
+        random = self.retry.random
         manifest = Manifest(
             topic=self.place.topic,
             partition=self.place.partition,
@@ -160,7 +160,7 @@ class PartitionLog(PartitionFolder):
     def _put_first(self, manifest: Manifest, mode: PutMode) -> Pinned:
         data = encode_manifest(manifest)
         try:
-            result = self.patience.repeat(lambda: self.store.put(self.place.manifest_key, data, mode))
+            result = self.retry.repeat(lambda: self.store.put(self.place.manifest_key, data, mode))
         except (AlreadyExists, PreconditionFailed):
             return self.committer.read()  # this process's manifest if only the answer was lost, otherwise the winner's
         return Pinned(manifest, result.etag, result.date_ms)
@@ -188,7 +188,7 @@ class _Session:
 
     def new_name(self, base_offset: int) -> ObjectName:
         """Return a fresh name for a segment; its `.index` is the name of the index."""
-        return new_name(base_offset, self.epoch, self.role, self._log.patience.random)
+        return new_name(base_offset, self.epoch, self.role, self._log.retry.random)
 
     def refresh(self) -> Manifest:
         """Read the newest manifest. Raises `ManifestLost`, `Fenced` if another writer claimed, and `IsReplica`.

@@ -65,7 +65,7 @@ class ReplicaLog(PartitionFolder):
         state = base.manifest.replica
         if state is None:
             raise edits.own_log(base.manifest, source)
-        edit = edits.claim_replica(state.token, following, new_commit_id(self.patience.random))
+        edit = edits.claim_replica(state.token, following, new_commit_id(self.retry.random))
         return ReplicaSession(self, following, self.committer.commit(base, edit, _REPLICATOR), source)
 
 
@@ -86,7 +86,7 @@ class ReplicaSession:
         self._found_epoch = found_epoch
         self.pinned = pinned
         if pinned is None:
-            self._token = Token(edits.FIRST_EPOCH, new_commit_id(log.patience.random))
+            self._token = Token(edits.FIRST_EPOCH, new_commit_id(log.retry.random))
         else:
             self._token = edits.require_replica(pinned.manifest).token
         self._mirroring: tuple[tuple[object, ...], set[str]] = ((), set())
@@ -134,7 +134,7 @@ class ReplicaSession:
         """
         if self.pinned is None and not self._is_parked:
             marker = FirstCopy.of_manifest(source, self._following.name, self._following.source, listed)
-            put_marker(self._log.store, self.place, marker, self._log.patience)
+            put_marker(self._log.store, self.place, marker, self._log.retry)
 
     def mirror(self, source: Manifest, *, resync: bool = False) -> Manifest:
         """Commit `source` to the replica; it was loaded after the claim, and all its objects are in the folder.
@@ -175,7 +175,7 @@ class ReplicaSession:
         `ReplicaDiverged` if the source has more. Raises `Fenced`, `ManifestLost`, and `CommitUnknown`: retry the call.
         """
         self._manifest()
-        self._log_id = self._log_id or new_log_id(self._log.patience.random)
+        self._log_id = self._log_id or new_log_id(self._log.retry.random)
         listed = self._log.listed()
         self._drop_marker(listed)
         edit = edits.promote(self._token, self._log_id, epochs_above=newest_epoch(listed), source=source)
@@ -225,13 +225,13 @@ class ReplicaSession:
                 f"{source.last_epoch}: the objects belong to another log",
                 hint="give the replica an empty folder",
             )
-        commit_id = new_commit_id(self._log.patience.random)
+        commit_id = new_commit_id(self._log.retry.random)
         tried.add(commit_id)
         manifest = edits.first_mirror(source, self._following, commit_id, self._token.claim_id)
         data = encode_manifest(manifest)
         log, key = self._log, self.place.manifest_key
         try:
-            result = log.patience.repeat(lambda: log.store.put(key, data, Create()))
+            result = log.retry.repeat(lambda: log.store.put(key, data, Create()))
         except AlreadyExists:
             return self._created(tried)
         except (StoreUnavailable, ConditionUndecided) as error:

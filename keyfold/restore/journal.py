@@ -131,10 +131,10 @@ class RestorePlan:
 class Journal:
     """The objects of one restore, but for its lease. May be used by several threads."""
 
-    def __init__(self, store: ObjectStore, folder: str, patience: RetryPolicy) -> None:
+    def __init__(self, store: ObjectStore, folder: str, retry: RetryPolicy) -> None:
         self.store = store
         self.folder = folder
-        self._patience = patience
+        self._retry = retry
 
     @property
     def url(self) -> str:
@@ -179,7 +179,7 @@ class Journal:
 
     def _create_plan(self, name: str, plan: RestorePlan) -> RestorePlan:
         try:
-            self._patience.repeat(lambda: self.store.put(self.folder + name, plan.encode(), Create()))
+            self._retry.repeat(lambda: self.store.put(self.folder + name, plan.encode(), Create()))
         except AlreadyExists:
             found = self._load_plan(name)
             assert found is not None
@@ -245,7 +245,7 @@ class Journal:
         while True:
             key, data = self._key(partition, window.number), window.encode()
             try:
-                self._patience.repeat(partial(self.store.put, key, data, Create()))
+                self._retry.repeat(partial(self.store.put, key, data, Create()))
             except AlreadyExists:
                 if self.store.get(key).data != data:  # mine, if only the answer was lost
                     if self.read(partition, window.number).run >= window.run:

@@ -7,7 +7,7 @@
     finish      when all has landed a window without records says so
 
 A failure that may pass (a broker away, a store that does not answer) begins again at `recover`, after a pause in which
-what was under way has landed or was given up, as long as there is progress within the patience.
+what was under way has landed or was given up, as long as there is progress within the time given to retries.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class PartitionRestore:
     _landed_before: int = 0
 
     def run(self) -> RestoreResult:
-        """Restore it. Raises what stops a restore, or the last error when patience is over."""
+        """Restore it. Raises what stops a restore, or the last error when retries have run out."""
         reached = -1
         until_s = self.clock.monotonic_s() + self.settings.patience_s
         quiet = self.lease.was_clean

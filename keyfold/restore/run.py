@@ -129,7 +129,7 @@ class Restore:
         self._journal_store = journal_store or log.store
         self._journal_dir = log.topics_dir if journal_dir is None else journal_dir
         self._stopped = threading.Event()
-        self._patience = RetryPolicy(clock, random)
+        self._retry = RetryPolicy(clock, random)
 
     def stop(self) -> None:
         """Ask a run in other threads to stop as soon as it can."""
@@ -229,7 +229,7 @@ class Restore:
     def _journal(self, topic: TargetTopic) -> Journal:
         identity = topic.topic_id or topic.cluster_id or "cluster"
         folder = journal_folder(self._journal_dir, self._log.topic, topic.name, identity)
-        return Journal(self._journal_store, folder, self._patience)
+        return Journal(self._journal_store, folder, self._retry)
 
     def translate(self, rows: Sequence[GroupOffset]) -> tuple[list[GroupOffset], list[GroupOffset]]:
         """Committed offsets in the target's, and rows about other topics; see `keyfold.restore.offsets`."""

@@ -70,10 +70,10 @@ def probe(
     answered a sequence of requests within `patience_s` (probe again).
     """
     folder = f"{topics_dir}/{PROBE_FOLDER}" if topics_dir else PROBE_FOLDER
-    patience = RetryPolicy(clock, random, _DELAYS, patience_s)
-    patience.repeat(lambda: _judge_one_by_one(store, folder, random))
+    retry = RetryPolicy(clock, random, _DELAYS, patience_s)
+    retry.repeat(lambda: _judge_one_by_one(store, folder, random))
     for _ in range(rounds):
-        patience.repeat(lambda: _judge_races(store, _name(folder, random), racers))
+        retry.repeat(lambda: _judge_races(store, _name(folder, random), racers))
 
 
 def _judge_one_by_one(store: ObjectStore, folder: str, random: Random) -> None:

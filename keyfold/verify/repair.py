@@ -133,11 +133,11 @@ def plan_repair(
 def apply_repair(store: ObjectStore, plan: RepairPlan, *, clock: Clock, random: Random) -> None:
     """Write the new indexes and create the manifest. Raises `LogError` if a manifest was created meanwhile."""
     log = PartitionLog(store, plan.place, clock=clock, random=random)
-    patience = RetryPolicy(clock, random)
+    retry = RetryPolicy(clock, random)
     for name, data in plan.new_indexes:
-        create_object(store, plan.place.key(name), data, patience)
+        create_object(store, plan.place.key(name), data, retry)
     if plan.damaged is not None:
-        create_object(store, plan.place.key(copy_name(plan.damaged)), plan.damaged.data, patience)
+        create_object(store, plan.place.key(copy_name(plan.damaged)), plan.damaged.data, retry)
     try:
         log.restore(plan.manifest, over=None if plan.damaged is None else plan.damaged.etag)
     except AlreadyExists as error:
@@ -168,7 +168,7 @@ def _require_lost(
     except Corrupt:
         if not replace_damaged:
             raise
-        return log.patience.repeat(lambda: get_manifest(store, place))
+        return log.retry.repeat(lambda: get_manifest(store, place))
     raise _not_lost(place)
 
 

@@ -124,9 +124,9 @@ class SegmentJob:
         for start in range(self.base, self.end, _BATCH):
             writer.append(self.recipe.columns(start, min(start + _BATCH, self.end)))
         finished = writer.finish()
-        patience = RetryPolicy(SystemClock(), Random())
-        create_object(store, self.place.key(str(self.name)), b"".join(finished.data), patience)
-        create_object(store, self.place.key(str(self.name.index)), finished.index_data, patience)
+        retry = RetryPolicy(SystemClock(), Random())
+        create_object(store, self.place.key(str(self.name)), b"".join(finished.data), retry)
+        create_object(store, self.place.key(str(self.name.index)), finished.index_data, retry)
         return finished.entry(str(self.name), str(self.name.index), base_offset=self.base, next_offset=self.end)
 
 

@@ -194,9 +194,9 @@ def fill_dirty(location: S3Location, logs: int, records: int) -> int:
             writer.append(Recipe(records, GARBAGE).columns(0, records))
             finished = writer.finish()
         assert sink.manifest.sync_marker == marker
-        name, patience = sink.new_name(0), RetryPolicy(clock, Random())
-        create_object(store, place.key(str(name)), b"".join(finished.data), patience)
-        create_object(store, place.key(str(name.index)), finished.index_data, patience)
+        name, retry = sink.new_name(0), RetryPolicy(clock, Random())
+        create_object(store, place.key(str(name)), b"".join(finished.data), retry)
+        create_object(store, place.key(str(name.index)), finished.index_data, retry)
         sink.append(finished.entry(str(name), str(name.index), base_offset=0, next_offset=records))
     store.close()
     return finished.size_bytes

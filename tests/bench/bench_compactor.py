@@ -101,9 +101,9 @@ def fill(store: FolderStore, place: Place, records: int, garbage: int, seed: int
             start = end
         finished = writer.finish()
         name = session.new_name(base)
-        patience = RetryPolicy(clock, random)
-        create_object(store, place.key(str(name)), b"".join(finished.data), patience)
-        create_object(store, place.key(str(name.index)), finished.index_data, patience)
+        retry = RetryPolicy(clock, random)
+        create_object(store, place.key(str(name)), b"".join(finished.data), retry)
+        create_object(store, place.key(str(name.index)), finished.index_data, retry)
         session.append(finished.entry(str(name), str(name.index), base_offset=base, next_offset=start))
     return session.manifest
 

@@ -36,7 +36,7 @@ from keyfold_sink.write.partition import PartitionWriter, WriterResources
 from keyfold_sink.write.serial_queue import QueueRetry, SerialQueue
 from tests.support import bill
 from tests.support.bill import Asked, Load, Prices, counted
-from tests.support.cleaning import patience
+from tests.support.cleaning import retry_policy
 from tests.support.costs import CostLog
 from tests.support.logs import columns, record, records
 from tests.support.replica_rounds import SETTINGS, Worlds
@@ -146,7 +146,7 @@ def job(store: CountedStore, clock: ManualClock) -> Job:
         CompactOptions.parse(config),
         RunSelection(),
         store,
-        lambda: LocalExecutor(store, patience(clock, Random(1))),
+        lambda: LocalExecutor(store, retry_policy(clock, Random(1))),
         clock=clock,
         random=Random(2),
     )

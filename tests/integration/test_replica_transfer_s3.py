@@ -53,8 +53,8 @@ def made(store: S3Store, word: str, size_bytes: int) -> CopyJob:
 
 
 def transfer(source: Any, target: Any, *, seed: int = 0, patience_s: float = 5, threads: int = 4) -> Transfer:
-    patience = RetryPolicy(SystemClock(), Random(seed), Backoff(10, 200), patience_s)
-    return Transfer(source, target, topics_dir="topics", patience=patience, threads=threads)
+    retry = RetryPolicy(SystemClock(), Random(seed), Backoff(10, 200), patience_s)
+    return Transfer(source, target, topics_dir="topics", retry=retry, threads=threads)
 
 
 def is_whole(target: S3Store, job: CopyJob) -> bool:
@@ -167,8 +167,8 @@ from keyfold.runtime.clock import SystemClock
 from keyfold.runtime.retry import RetryPolicy
 from keyfold_replicator.copy.transfer import Transfer
 source, target, job = pickle.load(sys.stdin.buffer)
-patience = RetryPolicy(SystemClock(), Random(3))
-with Transfer(source.open(), target.open(), topics_dir="topics", patience=patience) as copying:
+retry = RetryPolicy(SystemClock(), Random(3))
+with Transfer(source.open(), target.open(), topics_dir="topics", retry=retry) as copying:
     list(copying.copy([job]))
 """
 

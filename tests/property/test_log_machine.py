@@ -36,9 +36,9 @@ from tests.support.cleaning import (
     load,
     new_run,
     object_names,
-    patience,
     read_all,
     record,
+    retry_policy,
 )
 from tests.support.log_machine import Batch, JumpyClock, OneFault, SpecStore, states
 from tests.support.machines import as_asked, finds_what_is_wrong, run_machine, shows
@@ -148,7 +148,7 @@ class LogMachine(RuleBasedStateMachine):
         writer.append(columns(records))
         finished = writer.finish()
         name = sink.session.new_name(base)
-        waiting = patience(self.clock, sink.random)
+        waiting = retry_policy(self.clock, sink.random)
         self.store.attempts[str(name)] = Batch(tuple(records), offset)
         create_object(sink.store, PLACE.key(str(name)), b"".join(finished.data), waiting)
         create_object(sink.store, PLACE.key(str(name.index)), finished.index_data, waiting)

@@ -62,8 +62,8 @@ def scene(server: str = "") -> tuple[MemoryStore, Judge, list[CopyJob]]:
 
 
 def copy(source: ObjectStore, target: ObjectStore, jobs: Sequence[CopyJob], *, threads: int = 1, seed: int = 0) -> None:
-    patience = RetryPolicy(ManualClock(), Random(seed), Backoff(), 20)
-    with Transfer(source, target, topics_dir="topics", patience=patience, threads=threads) as copying:
+    retry = RetryPolicy(ManualClock(), Random(seed), Backoff(), 20)
+    with Transfer(source, target, topics_dir="topics", retry=retry, threads=threads) as copying:
         for _ in copying.copy(jobs):
             pass
 

@@ -93,7 +93,7 @@ def uploaded(session: SinkSession | CompactorSession, base: int, end: int, **cha
     """A segment and its index in the bucket, not yet committed."""
     made = entry(session.new_name(base), base, end, **changes)  # type: ignore[arg-type]
     for name in (made.name, made.index_name):
-        create_object(session._log.store, PLACE.key(name), name.encode(), session._log.patience)
+        create_object(session._log.store, PLACE.key(name), name.encode(), session._log.retry)
     return made
 
 

@@ -55,7 +55,7 @@ def columns(records: Sequence[Record]) -> RecordColumns:
     )
 
 
-def patience(clock: Clock, random: Random) -> RetryPolicy:
+def retry_policy(clock: Clock, random: Random) -> RetryPolicy:
     return RetryPolicy(clock, random, FAST, 2.0)
 
 
@@ -99,7 +99,7 @@ class Sink:
         finished = writer.finish()
         base = self.session.manifest.next_offset
         name = self.session.new_name(base)
-        waiting = patience(self.clock, self.random)
+        waiting = retry_policy(self.clock, self.random)
         create_object(self.store, self.place.key(str(name)), b"".join(finished.data), waiting)
         create_object(self.store, self.place.key(str(name.index)), finished.index_data, waiting)
         end = finished.last_offset + 1 if next_offset is None else next_offset
@@ -134,7 +134,7 @@ def new_run(
     run_settings = RunSettings(**values)  # type: ignore[arg-type]
 
     def executor() -> LocalExecutor:
-        return LocalExecutor(store, patience(clock, random), is_single_stage=seed % 2 == 0)
+        return LocalExecutor(store, retry_policy(clock, random), is_single_stage=seed % 2 == 0)
 
     return Run(store, run_settings, executor, clock=clock, random=random)
 

@@ -26,7 +26,7 @@ from keyfold_compactor.decide.settings import TopicSettings
 from keyfold_compactor.execute.local import LocalExecutor
 from keyfold_compactor.execute.run import Run, RunSettings
 from keyfold_compactor.report.report import RunReport
-from tests.support.cleaning import patience
+from tests.support.cleaning import retry_policy
 
 VALUE_BYTES: Final = 1000
 KINDS: Final = ("data", "index", "manifest")
@@ -143,7 +143,7 @@ class CostLog:
         )
         finished = writer.finish()
         name = sink.new_name(base)
-        waiting = patience(ManualClock(), Random(self.seed))
+        waiting = retry_policy(ManualClock(), Random(self.seed))
         create_object(self.store, self.place.key(str(name)), b"".join(finished.data), waiting)
         create_object(self.store, self.place.key(str(name.index)), finished.index_data, waiting)
         sink.append(finished.entry(str(name), str(name.index), base_offset=base, next_offset=base + count))
@@ -157,7 +157,7 @@ class CostLog:
         run = Run(
             store,
             RunSettings(settings_of=lambda *_: settings, threads=1, **changes),
-            lambda: LocalExecutor(store, patience(clock, random)),
+            lambda: LocalExecutor(store, retry_policy(clock, random)),
             clock=clock,
             random=random,
         )

@@ -24,7 +24,7 @@ from keyfold.store.memory import MemoryStore
 from tests.support.logs import MadeLog
 
 
-def patience() -> RetryPolicy:
+def retry_policy() -> RetryPolicy:
     return RetryPolicy(ManualClock(), Random(1), timeout_s=0)
 
 
@@ -33,7 +33,7 @@ class Bucket:
 
     def __init__(self, run: str = "0000abcd", store: MemoryStore | None = None) -> None:
         self.store = store or MemoryStore("lake")
-        self.target: ExportTarget = BucketTarget(self.store, "out", patience())
+        self.target: ExportTarget = BucketTarget(self.store, "out", retry_policy())
 
     def names(self) -> list[str]:
         return [info.key.removeprefix("out/") for info in self.store.list("out/")]

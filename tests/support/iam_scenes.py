@@ -35,8 +35,8 @@ from keyfold_sink.status import RunState, TaskStatus, WorkerStatus
 from keyfold_sink.worker.desired_state import DesiredStateDocument, sink_folder, take_slot
 from keyfold_sink.worker.log_end_offsets import LogEndOffsets
 from keyfold_sink.worker.worker_registry import WorkerRegistry, leave_quietly
-from tests.support.cleaning import patience
 from tests.support.cleaning import record as noisy
+from tests.support.cleaning import retry_policy
 from tests.support.fake_topic import FakeTopic
 from tests.support.iam import Policy
 from tests.support.iam_recorder import KEY_ARN, IamS3
@@ -238,7 +238,7 @@ def job(store: S3Store) -> Job:
         CompactOptions.parse(config),
         RunSelection(),
         store,
-        lambda: LocalExecutor(store, patience(clock, Random(1))),
+        lambda: LocalExecutor(store, retry_policy(clock, Random(1))),
         clock=clock,
         random=Random(),
     )

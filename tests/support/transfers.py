@@ -22,7 +22,7 @@ MIB = 1 << 20
 BIG = 20 * MIB + 3
 
 
-def patience(patience_s: float = 60.0) -> RetryPolicy:
+def retry_policy(patience_s: float = 60.0) -> RetryPolicy:
     return RetryPolicy(ManualClock(), Random(1), Backoff(), patience_s)
 
 
@@ -41,7 +41,7 @@ def made(store: ObjectStore, word: str, size_bytes: int, *, place: Place = PLACE
 
 
 def transfer(source: ObjectStore, target: ObjectStore, *, threads: int = 1, **options: object) -> Transfer:
-    return Transfer(source, target, topics_dir="copy/of", patience=patience(), threads=threads, **options)  # type: ignore[arg-type]
+    return Transfer(source, target, topics_dir="copy/of", retry=retry_policy(), threads=threads, **options)  # type: ignore[arg-type]
 
 
 def copy(source: ObjectStore, target: ObjectStore, *jobs: CopyJob, threads: int = 1) -> list[CopyResult]:

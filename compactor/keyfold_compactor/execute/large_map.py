@@ -46,7 +46,7 @@ class Superseded(NamedTuple):
 
 
 def split(
-    job: LogJob, position: int, store: ObjectStore, patience: RetryPolicy, bucket_count: int
+    job: LogJob, position: int, store: ObjectStore, retry: RetryPolicy, bucket_count: int
 ) -> Iterator[tuple[int, Candidates] | Superseded]:
     """Return one segment's candidates by bucket, and the rows that are superseded inside the segment.
 
@@ -55,7 +55,7 @@ def split(
     if job.end <= job.first_dirty:
         return
     entry = job.entries[position]
-    rows = read_rows(job, entry, store, patience)
+    rows = read_rows(job, entry, store, retry)
     keys = rows["key"].combine_chunks()
     offsets = rows["offset"].to_numpy()
     is_open = pc.is_valid(keys).to_numpy(zero_copy_only=False)
@@ -96,14 +96,12 @@ def match(job: LogJob, candidates: Iterable[Candidates]) -> Iterator[Superseded]
             yield from _superseded(position, table, last)
 
 
-def decide(
-    job: LogJob, position: int, superseded: Sequence[bytes], store: ObjectStore, patience: RetryPolicy
-) -> Mapped:
+def decide(job: LogJob, position: int, superseded: Sequence[bytes], store: ObjectStore, retry: RetryPolicy) -> Mapped:
     """Decide about one segment, given the superseded rows that all buckets found in it."""
     entry = job.entries[position]
     if not superseded and not job.is_dirty(entry) and not job.needs_index(entry):
         return position, untouched(entry), None
-    rows = read_rows(job, entry, store, patience)
+    rows = read_rows(job, entry, store, retry)
     mask = np.zeros(len(rows), np.bool_)
     for part in superseded:
         mask[np.frombuffer(part, np.int32)] = True

@@ -20,14 +20,14 @@ from keyfold_compactor.execute.rewrite import rewrite_unit
 
 
 def run_map(
-    job: LogJob, store: ObjectStore, patience: RetryPolicy, *, threads: int = READ_THREADS
+    job: LogJob, store: ObjectStore, retry: RetryPolicy, *, threads: int = READ_THREADS
 ) -> tuple[MapAnswer, dict[MaskKey, bytes]]:
     """Map one log inside a task; return its answer, and the masks that its units will need."""
     counted = CountedStore(store)
     masks: dict[MaskKey, bytes] = {}
     stats = {}
     try:
-        for at, segment_stats, mask in map_log(job, counted, patience, threads=threads):
+        for at, segment_stats, mask in map_log(job, counted, retry, threads=threads):
             stats[at] = segment_stats
             if mask is not None:
                 masks[job.number, at] = mask
@@ -39,11 +39,11 @@ def run_map(
     return MapAnswer(job.number, ordered, traffic=_traffic(counted)), masks
 
 
-def run_unit(unit: UnitJob, masks: Mapping[MaskKey, bytes], store: ObjectStore, patience: RetryPolicy) -> UnitAnswer:
+def run_unit(unit: UnitJob, masks: Mapping[MaskKey, bytes], store: ObjectStore, retry: RetryPolicy) -> UnitAnswer:
     """Do one unit inside a task."""
     counted = CountedStore(store)
     try:
-        entry = rewrite_unit(unit, masks, counted, patience)
+        entry = rewrite_unit(unit, masks, counted, retry)
     except ThrottleLost:
         raise
     except Exception as error:  # noqa: BLE001 - whatever is wrong with one log must not fail the others
@@ -52,14 +52,14 @@ def run_unit(unit: UnitJob, masks: Mapping[MaskKey, bytes], store: ObjectStore, 
 
 
 def run_log(
-    job: LogJob, store: ObjectStore, patience: RetryPolicy, *, threads: int = READ_THREADS
+    job: LogJob, store: ObjectStore, retry: RetryPolicy, *, threads: int = READ_THREADS
 ) -> tuple[MapAnswer, dict[MaskKey, bytes]]:
     """Map one log inside a task. If the job allows that, do its units too, and return no masks."""
-    answer, masks = run_map(job, store, patience, threads=threads)
+    answer, masks = run_map(job, store, retry, threads=threads)
     units = single_stage_units(job, answer)
     if units is None:
         return answer, masks
-    made = tuple(run_unit(unit, masks, store, patience) for unit in units)
+    made = tuple(run_unit(unit, masks, store, retry) for unit in units)
     return replace(answer, made=made), {}
 
 
@@ -79,9 +79,9 @@ class LocalExecutor:
 
     slots = 1
 
-    def __init__(self, store: ObjectStore, patience: RetryPolicy, *, is_single_stage: bool = False) -> None:
+    def __init__(self, store: ObjectStore, retry: RetryPolicy, *, is_single_stage: bool = False) -> None:
         self._store = store
-        self._patience = patience
+        self._retry = retry
         self._run = run_log if is_single_stage else run_map
         self._masks: dict[MaskKey, bytes] = {}
 
@@ -90,7 +90,7 @@ class LocalExecutor:
         self._masks.clear()
         answers: list[MapAnswer] = []
         for job in jobs:
-            answer, masks = self._run(job, self._store, self._patience, threads=1)
+            answer, masks = self._run(job, self._store, self._retry, threads=1)
             self._masks.update(masks)
             answers.append(answer)
             done(1)
@@ -100,7 +100,7 @@ class LocalExecutor:
         """See `Executor.rewrite`."""
         answers: list[UnitAnswer] = []
         for unit in (unit for portion in portions for unit in portion):
-            answers.append(run_unit(unit, self._masks, self._store, self._patience))
+            answers.append(run_unit(unit, self._masks, self._store, self._retry))
             done(1)
         return answers
 

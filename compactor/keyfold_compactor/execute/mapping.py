@@ -33,13 +33,13 @@ Mapped = tuple[int, SegmentStats, bytes | None]
 """A segment's position, the map's result for it, and its mask (packed bits) if a unit will need it."""
 
 
-def map_log(job: LogJob, store: ObjectStore, patience: RetryPolicy, *, threads: int = READ_THREADS) -> Iterator[Mapped]:
+def map_log(job: LogJob, store: ObjectStore, retry: RetryPolicy, *, threads: int = READ_THREADS) -> Iterator[Mapped]:
     """Decide about every segment of a log, in no particular order. Raise `Corrupt` and `StoreError`."""
     dirty = [at for at, e in enumerate(job.entries) if job.is_dirty(e)]
     with ThreadPoolExecutor(threads) as pool:
 
         def read(positions: Sequence[int]) -> list[pa.Table]:
-            return list(pool.map(lambda at: read_rows(job, job.entries[at], store, patience), positions))
+            return list(pool.map(lambda at: read_rows(job, job.entries[at], store, retry), positions))
 
         tables = read(dirty)
         known, last_offsets = _build(tables, job.first_dirty)
@@ -53,9 +53,9 @@ def map_log(job: LogJob, store: ObjectStore, patience: RetryPolicy, *, threads: 
             yield at, untouched(entry), None
 
 
-def read_rows(job: LogJob, entry: SegmentEntry, store: ObjectStore, patience: RetryPolicy) -> pa.Table:
+def read_rows(job: LogJob, entry: SegmentEntry, store: ObjectStore, retry: RetryPolicy) -> pa.Table:
     """Read the columns of one index that cleaning needs."""
-    return patience.repeat(lambda: read_index(store, job.place, entry, columns=COLUMNS)).rows
+    return retry.repeat(lambda: read_index(store, job.place, entry, columns=COLUMNS)).rows
 
 
 def decided(job: LogJob, at: int, rows: pa.Table, superseded: Bools) -> Mapped:

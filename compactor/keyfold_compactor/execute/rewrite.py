@@ -46,7 +46,7 @@ def rewrite_unit(
     unit: UnitJob,
     masks: Mapping[MaskKey, bytes],
     store: ObjectStore,
-    patience: RetryPolicy,
+    retry: RetryPolicy,
     *,
     overlap_bytes_min: int = OVERLAP_BYTES_MIN,
     limits: SegmentLimits = SEGMENT_LIMITS,
@@ -57,11 +57,11 @@ def rewrite_unit(
     `Corrupt` if an index or a segment is damaged, and `StoreError`.
     """
     if unit.is_remark:
-        return _remarked(unit, store, patience)
+        return _remarked(unit, store, retry)
     is_overlapped = sum(s.entry.size_bytes for s in unit.sources) >= overlap_bytes_min
     for attempts_left in reversed(range(_ATTEMPTS)):
         try:
-            return _rewritten(unit, masks, store, patience, limits, is_overlapped=is_overlapped)
+            return _rewritten(unit, masks, store, retry, limits, is_overlapped=is_overlapped)
         except UploadLost:
             if not attempts_left:
                 raise
@@ -72,25 +72,25 @@ def _rewritten(
     unit: UnitJob,
     masks: Mapping[MaskKey, bytes],
     store: ObjectStore,
-    patience: RetryPolicy,
+    retry: RetryPolicy,
     limits: SegmentLimits,
     *,
     is_overlapped: bool,
 ) -> SegmentEntry:
-    name = new_name(unit.base_offset, unit.epoch, Role.COMPACTOR, patience.random)
-    stream = ObjectStream(store, unit.place.key(str(name)), patience, part_bytes=unit.encoding.part_bytes or PART_BYTES)
+    name = new_name(unit.base_offset, unit.epoch, Role.COMPACTOR, retry.random)
+    stream = ObjectStream(store, unit.place.key(str(name)), retry, part_bytes=unit.encoding.part_bytes or PART_BYTES)
     try:
         if is_overlapped:
             with SendBehind(stream.write) as sending:
-                finished = _survivors(unit, masks, store, patience, sending.write, limits, is_ahead=True)
+                finished = _survivors(unit, masks, store, retry, sending.write, limits, is_ahead=True)
                 sending.flush()
         else:
-            finished = _survivors(unit, masks, store, patience, stream.write, limits, is_ahead=False)
+            finished = _survivors(unit, masks, store, retry, stream.write, limits, is_ahead=False)
         stream.finish()
     except Exception:
         stream.abandon()
         raise
-    create_object(store, unit.place.key(str(name.index)), finished.index_data, patience)
+    create_object(store, unit.place.key(str(name.index)), finished.index_data, retry)
     made = finished.entry(
         str(name),
         str(name.index),
@@ -105,7 +105,7 @@ def _survivors(
     unit: UnitJob,
     masks: Mapping[MaskKey, bytes],
     store: ObjectStore,
-    patience: RetryPolicy,
+    retry: RetryPolicy,
     write: Callable[[list[bytes]], None],
     limits: SegmentLimits,
     *,
@@ -124,9 +124,9 @@ def _survivors(
     for source in unit.sources:
         key = unit.place.key(source.entry.name)
         try:
-            for part, keep in _parts(unit, source, masks, store, patience):
+            for part, keep in _parts(unit, source, masks, store, retry):
                 marks = new_marks(part.rows, keep, unit.epoch) if unit.is_marking else old_marks(part.rows, keep)
-                with _fetch(store, key, patience, _ranges(part, keep) if is_ahead else None) as fetch:
+                with _fetch(store, key, retry, _ranges(part, keep) if is_ahead else None) as fetch:
                     rewriter.add(part, None, keep, marks, fetch, origin=key)
         except SegmentDamaged as error:
             hint = "run `keyfold log verify`; the log was not changed"
@@ -136,14 +136,14 @@ def _survivors(
     return finished
 
 
-def _remarked(unit: UnitJob, store: ObjectStore, patience: RetryPolicy) -> SegmentEntry:
+def _remarked(unit: UnitJob, store: ObjectStore, retry: RetryPolicy) -> SegmentEntry:
     """Return the same segment with a new index, in which its tombstones are marked."""
     entry = unit.sources[0].entry
-    index = _index(unit, entry, store, patience)
+    index = _index(unit, entry, store, retry)
     marks = new_marks(index.rows, np.ones(len(index.rows), np.bool_), unit.epoch)
     data = remark(index, marks).encode()
-    name = new_name(entry.base_offset, unit.epoch, Role.COMPACTOR, patience.random, is_index=True)
-    create_object(store, unit.place.key(str(name)), data, patience)
+    name = new_name(entry.base_offset, unit.epoch, Role.COMPACTOR, retry.random, is_index=True)
+    create_object(store, unit.place.key(str(name)), data, retry)
     return replace(
         entry,
         index_name=str(name),
@@ -154,15 +154,15 @@ def _remarked(unit: UnitJob, store: ObjectStore, patience: RetryPolicy) -> Segme
     )
 
 
-def _index(unit: UnitJob, entry: SegmentEntry, store: ObjectStore, patience: RetryPolicy) -> Index:
-    return patience.repeat(lambda: read_index(store, unit.place, entry))
+def _index(unit: UnitJob, entry: SegmentEntry, store: ObjectStore, retry: RetryPolicy) -> Index:
+    return retry.repeat(lambda: read_index(store, unit.place, entry))
 
 
 def _parts(
-    unit: UnitJob, source: UnitSource, masks: Mapping[MaskKey, bytes], store: ObjectStore, patience: RetryPolicy
+    unit: UnitJob, source: UnitSource, masks: Mapping[MaskKey, bytes], store: ObjectStore, retry: RetryPolicy
 ) -> Iterator[tuple[Index, Bools]]:
     """Yield a segment's index one row group at a time, each with its part of the mask."""
-    data = patience.repeat(lambda: read_index_data(store, unit.place, source.entry))
+    data = retry.repeat(lambda: read_index_data(store, unit.place, source.entry))
     keep = _keep(unit, source, masks)
     origin = unit.place.key(source.entry.index_name)
     row = 0
@@ -193,9 +193,9 @@ def _ranges(index: Index, keep: Bools) -> Iterator[tuple[int, int]]:
 
 
 def _fetch(
-    store: ObjectStore, key: str, patience: RetryPolicy, ranges: Iterable[tuple[int, int]] | None
+    store: ObjectStore, key: str, retry: RetryPolicy, ranges: Iterable[tuple[int, int]] | None
 ) -> contextlib.AbstractContextManager[Fetch]:
     def fetch(start: int, length: int) -> bytes:
-        return patience.repeat(lambda: store.get_range(key, start, length))
+        return retry.repeat(lambda: store.get_range(key, start, length))
 
     return contextlib.nullcontext(fetch) if ranges is None else FetchAhead(fetch, ranges)

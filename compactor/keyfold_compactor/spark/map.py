@@ -64,7 +64,7 @@ def _split_task(
             for position in portion:
                 counted = CountedStore(store)
                 try:
-                    for item in split(job, position, counted, environment.patience(), buckets):
+                    for item in split(job, position, counted, environment.retry_policy(), buckets):
                         yield (-1, item) if isinstance(item, Superseded) else item
                     error = ""
                 except ThrottleLost:
@@ -115,7 +115,9 @@ def _decide_task(
             counted = CountedStore(store)
             wait_s = pacer.wait_s if pacer else 0.0
             try:
-                _, stats, bits = decide(job, position, superseded.get(position, []), counted, environment.patience())
+                _, stats, bits = decide(
+                    job, position, superseded.get(position, []), counted, environment.retry_policy()
+                )
             except ThrottleLost:
                 raise
             except Exception as failure:  # noqa: BLE001 - one log's fault must not fail the others

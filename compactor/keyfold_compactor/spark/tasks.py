@@ -110,7 +110,7 @@ class TaskEnvironment:
     throttle: ThrottleAddress | None
     patience_s: float
 
-    def patience(self) -> RetryPolicy:
+    def retry_policy(self) -> RetryPolicy:
         """Return a retry policy with real time and with randomness of this attempt alone, so that names are unique."""
         return RetryPolicy(SystemClock(), SystemRandom(), Backoff(), self.patience_s)
 
@@ -211,13 +211,13 @@ def _is_small_unit(unit: UnitJob) -> bool:
 
 
 def _mapped(store: ObjectStore, environment: TaskEnvironment, job: LogJob) -> tuple[MapAnswer, dict[MaskKey, bytes]]:
-    return run_log(job, store, environment.patience())
+    return run_log(job, store, environment.retry_policy())
 
 
 def _done_unit(
     masks: dict[MaskKey, bytes], store: ObjectStore, environment: TaskEnvironment, unit: UnitJob
 ) -> UnitAnswer:
-    return run_unit(unit, masks, store, environment.patience())
+    return run_unit(unit, masks, store, environment.retry_policy())
 
 
 class _Waits:

@@ -74,7 +74,7 @@ class ObjectCopier:
         source: ObjectStore,
         target: ObjectStore,
         topics_dir: str,
-        patience: RetryPolicy,
+        retry: RetryPolicy,
         memory: CopyMemoryBudget,
         stopping: threading.Event,
         *,
@@ -83,7 +83,7 @@ class ObjectCopier:
         self.source = source
         self.target = target
         self.topics_dir = topics_dir
-        self.patience = patience
+        self.retry = retry
         self.memory = memory
         self.stopping = stopping
         self._pacer = pacer
@@ -109,13 +109,13 @@ class ObjectCopier:
         source_key, target_key = schema_key(topics_dir, schema), schema_key(self.topics_dir, schema)
         with naming_host(self.source):
             try:
-                data = self.patience.repeat(lambda: self.source.get(source_key)).data
+                data = self.retry.repeat(lambda: self.source.get(source_key)).data
             except ObjectNotFound:
                 return False
         with naming_host(self.target):
             with contextlib.suppress(NameTaken):
-                create_object(self.target, target_key, data, self.patience)
-            if self.patience.repeat(lambda: self.target.get(target_key)).data == data:
+                create_object(self.target, target_key, data, self.retry)
+            if self.retry.repeat(lambda: self.target.get(target_key)).data == data:
                 return True
             raise NameTaken(
                 target_key,
@@ -173,8 +173,8 @@ class _ObjectCopy:
         self._job = job
         self._key = replace(job.place, topics_dir=copier.topics_dir).own_key(job.name)
         self._stop = stop
-        patience = copier.patience
-        self._patience = replace(patience, clock=_StoppableClock(patience.clock, self._require_running))
+        retry = copier.retry
+        self._retry = replace(retry, clock=_StoppableClock(retry.clock, self._require_running))
 
     def run(self, *, is_first: bool) -> CopyResult:
         """Make one attempt. The second one does not use anything that was begun before."""
@@ -191,7 +191,7 @@ class _ObjectCopy:
     def _is_at_replica(self) -> bool:
         with naming_host(self._target):
             try:
-                found = self._patience.repeat(lambda: self._target.head(self._key))
+                found = self._retry.repeat(lambda: self._target.head(self._key))
             except ObjectNotFound:
                 return False
             if found.size_bytes != self._job.size_bytes:
@@ -202,16 +202,16 @@ class _ObjectCopy:
         job = self._job
         self._copier.pace(job.size_bytes)
         with naming_host(self._source):
-            data = self._patience.repeat(lambda: self._source.get(job.key)).data
+            data = self._retry.repeat(lambda: self._source.get(job.key)).data
         if len(data) != job.size_bytes:
             raise _WrongBytes(f"has {len(data)} bytes, but the manifest says {job.size_bytes}")
         self._require_checksum(hashlib.sha256(data).digest())
         with naming_host(self._target):
-            create_object(self._target, self._key, data, self._patience)
+            create_object(self._target, self._key, data, self._retry)
         return job.size_bytes
 
     def _send_large(self, unfinished: ResumedUpload | None) -> int:
-        stream = ObjectStream(self._target, self._key, self._patience, begun=unfinished)
+        stream = ObjectStream(self._target, self._key, self._retry, begun=unfinished)
         digest = hashlib.sha256()
         try:
             with contextlib.closing(self._pieces()) as pieces:
@@ -249,7 +249,7 @@ class _ObjectCopy:
         if target is None:
             return False
         try:
-            copied = self._patience.repeat(lambda: target.start_copy(self._source, job.key, self._key, job.size_bytes))
+            copied = self._retry.repeat(lambda: target.start_copy(self._source, job.key, self._key, job.size_bytes))
         except ObjectNotFound as error:
             error.host = error.host or host_of(self._source)
             raise
@@ -269,7 +269,7 @@ class _ObjectCopy:
     def _is_made_visible(self, copied: ServerCopy) -> bool:
         """Whether the copy has become the object; False if the store refuses what it has copied."""
         try:
-            self._patience.repeat(copied.complete)
+            self._retry.repeat(copied.complete)
         except StoreError as error:
             if error.retriable:
                 raise
@@ -290,7 +290,7 @@ class _ObjectCopy:
             self._require_running()
             self._copier.pace(length)
             with naming_host(self._source):
-                return self._patience.repeat(lambda: self._source.get_range(job.key, start, length))
+                return self._retry.repeat(lambda: self._source.get_range(job.key, start, length))
 
         try:
             with FetchAhead(fetch, _parts(job.size_bytes)) as ahead:
@@ -300,7 +300,7 @@ class _ObjectCopy:
             if error.retriable or isinstance(error, ObjectNotFound | AccessDenied | BucketMissing):
                 raise
             with naming_host(self._source):
-                found = self._patience.repeat(lambda: self._source.head(job.key))
+                found = self._retry.repeat(lambda: self._source.head(job.key))
             if found.size_bytes == job.size_bytes:
                 raise
             raise _WrongBytes(f"has {found.size_bytes} bytes, but the manifest says {job.size_bytes}") from error
@@ -312,7 +312,7 @@ class _ObjectCopy:
             return None
         with naming_host(target):
             try:
-                return self._patience.repeat(lambda: target.resume_upload(self._key))
+                return self._retry.repeat(lambda: target.resume_upload(self._key))
             except StoreError as error:
                 if error.retriable:
                     raise

@@ -25,11 +25,11 @@ _MD5: Final = re.compile(r"[0-9a-f]{32}")
 class SchemaCopier:
     """Copies the schemas of one replica. Thread-safe."""
 
-    def __init__(self, link: Link, transfer: Transfer, tally: Tally, patience: RetryPolicy) -> None:
+    def __init__(self, link: Link, transfer: Transfer, tally: Tally, retry: RetryPolicy) -> None:
         self._link = link
         self._transfer = transfer
         self._tally = tally
-        self._repeat = patience.repeat
+        self._repeat = retry.repeat
         self._lock = threading.Lock()
         self._round = threading.Lock()
         self._asked = 0

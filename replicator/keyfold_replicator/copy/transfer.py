@@ -47,7 +47,7 @@ class Transfer:
         target: ObjectStore,
         *,
         topics_dir: str,
-        patience: RetryPolicy,
+        retry: RetryPolicy,
         threads: int = DEFAULT_THREADS,
         memory_bytes: int = DEFAULT_MEMORY_BYTES,
         pacer: Pacer | None = None,
@@ -57,7 +57,7 @@ class Transfer:
         self._threads = threads
         self._stopping = threading.Event()
         memory = CopyMemoryBudget(memory_bytes, self._stopping)
-        self._copier = ObjectCopier(source, target, topics_dir, patience, memory, self._stopping, pacer=pacer)
+        self._copier = ObjectCopier(source, target, topics_dir, retry, memory, self._stopping, pacer=pacer)
         self._pool = ThreadPoolExecutor(threads, "keyfold-copy")
 
     def __enter__(self) -> Self:

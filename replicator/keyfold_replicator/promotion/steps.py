@@ -406,7 +406,7 @@ def _load_replica(log: ReplicaLog, side: Side) -> Pinned:
     if pinned is not None:
         return pinned
     try:
-        return PartitionLog(log.store, log.place, clock=log.patience.clock, random=log.patience.random).load()
+        return PartitionLog(log.store, log.place, clock=log.retry.clock, random=log.retry.random).load()
     except (LogNotFound, ManifestLost):
         raise LogNotFound(
             log.place.topic,

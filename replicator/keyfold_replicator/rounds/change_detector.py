@@ -19,13 +19,13 @@ REPLICA_CHECK_S: Final = 60.0
 class ChangeDetector:
     """The ETags of one partition's manifests when both sides were equal."""
 
-    def __init__(self, source: Side, replica: Side, topic: str, partition: int, patience: RetryPolicy) -> None:
+    def __init__(self, source: Side, replica: Side, topic: str, partition: int, retry: RetryPolicy) -> None:
         self._source = source
         self._replica = replica
         self._source_key = source.place(topic, partition).manifest_key
         self._replica_key = replica.place(topic, partition).manifest_key
-        self._patience = patience
-        self._clock: Clock = patience.clock
+        self._retry = retry
+        self._clock: Clock = retry.clock
         self._etags: tuple[str, str] | None = None
         self._replica_at_s = 0.0
         self.side = source
@@ -61,6 +61,6 @@ class ChangeDetector:
 
     def _etag(self, side: Side, key: str) -> str | None:
         try:
-            return self._patience.repeat(lambda: side.store.head(key)).etag
+            return self._retry.repeat(lambda: side.store.head(key)).etag
         except ObjectNotFound:
             return None  # reading it says what that means

@@ -89,7 +89,7 @@ class ReplicaClaim:
         self._current_side.side = self._link.replica
         key = self.log.place.manifest_key
         try:
-            etag = self.log.patience.repeat(lambda: self._link.replica.store.head(key)).etag
+            etag = self.log.retry.repeat(lambda: self._link.replica.store.head(key)).etag
         except ObjectNotFound:
             etag = ""
         if etag != self.etag:

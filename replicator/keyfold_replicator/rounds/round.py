@@ -123,7 +123,7 @@ class PartitionRounds:
         self._gc_schedule = GcSchedule(
             self._claim, self._source, settings, clock=resources.clock, tally=resources.tally
         )
-        self._change_detector = ChangeDetector(link.source, link.replica, topic, partition, self._source.patience)
+        self._change_detector = ChangeDetector(link.source, link.replica, topic, partition, self._source.retry)
         self._has_leftovers = True
         self._damage: tuple[str, float, Corrupt | None] = ("", 0.0, None)
 

@@ -117,10 +117,10 @@ class Runner:
         self._random = random
         self._publish_states = publish
         self.tally = Tally() if tally is None else tally
-        self._patience = RetryPolicy(clock, Random(random.getrandbits(64)), timeout_s=settings.patience_s)
+        self._retry = RetryPolicy(clock, Random(random.getrandbits(64)), timeout_s=settings.patience_s)
         self._state_table = StateTable()
         self._enablement = _CachedEnablement(documents.load_enablement, clock, timings.enablement_kept_s)
-        schema_copier = SchemaCopier(link, self._transfer, self.tally, self._patience)
+        schema_copier = SchemaCopier(link, self._transfer, self.tally, self._retry)
         slots = RoundSlots(settings.threads)
         self._resources = RoundResources(
             slots, self._transfer, schema_copier, self.tally, self._enablement.read, self._is_wanted, clock
@@ -169,7 +169,7 @@ class Runner:
             if desired.paused:
                 self._pause()
                 return RunSummary(self.states(), is_paused=True)
-            self._add_partitions(self._patience.repeat(lambda: self._list_partitions(desired)))
+            self._add_partitions(self._retry.repeat(lambda: self._list_partitions(desired)))
         except KeyfoldError as error:
             return RunSummary(self.states(), str(error))
         chosen = {
@@ -375,7 +375,7 @@ def _transfer(link: Link, settings: ReplicaSettings, clock: Clock, random: Rando
         link.source.store,
         link.replica.store,
         topics_dir=link.replica.topics_dir,
-        patience=RetryPolicy(clock, Random(random.getrandbits(64)), timeout_s=settings.patience_s),
+        retry=RetryPolicy(clock, Random(random.getrandbits(64)), timeout_s=settings.patience_s),
         threads=settings.threads,
     )
 

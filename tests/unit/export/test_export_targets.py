@@ -20,7 +20,7 @@ from keyfold.formats.format import Format
 from keyfold.formats.format_mismatch import RecordFormatMismatch
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
-from tests.support.exports import Bucket, ExportPlace, Folder, MakePlace, exported, log_of, patience, rows
+from tests.support.exports import Bucket, ExportPlace, Folder, MakePlace, exported, log_of, retry_policy, rows
 from tests.support.logs import MadeLog
 
 URL = "s3://bucket/topics"
@@ -203,7 +203,7 @@ def test_a_bucket_that_fails_never_shows_a_whole_export_that_is_none(
     if failed:
         assert SUMMARY not in place.names()
         assert ("contains only part of the export" in failed) == bool(place.names()) == (CLAIM in place.names())
-        place.target = BucketTarget(place.store, "out", patience())
+        place.target = BucketTarget(place.store, "out", retry_policy())
         exported(made, place, run="11111111", rows_per_file=2, overwrite=True)
         assert list(place.store.list_uploads("")) == []
     assert SUMMARY in place.names()

@@ -28,7 +28,7 @@ from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report.report import PartitionOutcome
 from keyfold_replicator.state.states import SyncState
 from keyfold_schemas import schema_text
-from tests.support.cleaning import patience
+from tests.support.cleaning import retry_policy
 from tests.support.exports import Bucket, exported
 from tests.support.fake_topic import FakeTopic
 from tests.support.hostile import manifest_file, plant, plant_block, plant_manifest, sealed, zeros_zstd
@@ -139,7 +139,7 @@ class Bad:
         clock = self.logs[0].clock
 
         def executor() -> LocalExecutor:
-            return LocalExecutor(self.store, patience(clock, Random(1)))
+            return LocalExecutor(self.store, retry_policy(clock, Random(1)))
 
         made = CompactOptions.parse({**options, **config})
         return Job(made, RunSelection(), self.store, executor, clock=clock, random=Random(3))

@@ -38,7 +38,7 @@ def open_log(store: ObjectStore, clock: ManualClock, seed: int) -> PartitionLog:
 def upload(log: PartitionLog, name: ObjectName, base: int, end: int) -> None:
     data = json.dumps(list(range(base, end))).encode()
     for key in (PLACE.key(str(name)), PLACE.key(str(name.index))):
-        create_object(log.store, key, data, log.patience)
+        create_object(log.store, key, data, log.retry)
 
 
 def run_sink(store: ObjectStore, clock: ManualClock, seed: int, until: int = RECORDS) -> None:

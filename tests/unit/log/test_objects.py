@@ -22,7 +22,7 @@ from keyfold_compactor.decide.settings import Encoding
 from keyfold_compactor.decide.work import UnitJob, UnitSource
 from keyfold_compactor.execute.mapping import packed
 from keyfold_compactor.execute.rewrite import rewrite_unit
-from tests.support.cleaning import PLACE, Sink, load, patience, record
+from tests.support.cleaning import PLACE, Sink, load, record, retry_policy
 
 MIB = 1 << 20
 S3_PARTS_MAX = 10_000
@@ -41,7 +41,7 @@ class Sizes(MemoryStore):
 
 
 def stream(store: MemoryStore | FaultyStore, *, part_bytes: int = 10) -> ObjectStream:
-    return ObjectStream(store, "object", patience(ManualClock(), Random(0)), part_bytes=part_bytes)
+    return ObjectStream(store, "object", retry_policy(ManualClock(), Random(0)), part_bytes=part_bytes)
 
 
 @pytest.mark.parametrize("pieces", [[b"x" * 10], [b"a", b"", b"b" * 9], [b""], []])
@@ -165,7 +165,7 @@ def test_an_object_that_was_there_and_is_collected_before_it_is_looked_at_is_los
             inner.delete("object")
 
     with pytest.raises(UploadLost, match="was uploaded and deleted again"):
-        create_object(FaultyStore(inner, on_call=collect), "object", b"mine", patience(ManualClock(), Random(0)))
+        create_object(FaultyStore(inner, on_call=collect), "object", b"mine", retry_policy(ManualClock(), Random(0)))
 
 
 def test_another_object_under_the_name_is_an_error() -> None:
@@ -222,7 +222,7 @@ def rewritten_peak_bytes(sources: int, every: int) -> tuple[int, int]:
     masks = {(0, at): packed(keep) for at in range(sources)}
     tracemalloc.start()
     try:
-        entry = rewrite_unit(unit, masks, store, patience(ManualClock(), Random(2)))
+        entry = rewrite_unit(unit, masks, store, retry_policy(ManualClock(), Random(2)))
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -194,7 +194,7 @@ def test_a_412_on_an_upload_whose_own_bytes_are_stored_is_a_success(bucket: Buck
     process = bucket.process()
     key = PLACE.key(str(process.log.claim_sink().new_name(0)))
     process.store.add(Fault(lambda call: call.key == key, FaultKind.LOST_ANSWER))
-    create_object(process.store, key, b"bytes", process.log.patience)
+    create_object(process.store, key, b"bytes", process.log.retry)
     assert bucket.store.get(key).data == b"bytes"
 
 
@@ -203,7 +203,7 @@ def test_a_412_on_an_upload_whose_name_holds_other_bytes_is_an_error(bucket: Buc
     key = PLACE.key(str(process.log.claim_sink().new_name(0)))
     bucket.store.put(key, b"somebody else's", Create())
     with pytest.raises(StoreError, match="keyfold never reuses object names"):
-        create_object(process.store, key, b"bytes", process.log.patience)
+        create_object(process.store, key, b"bytes", process.log.retry)
 
 
 @pytest.mark.parametrize("kind", [FaultKind.LOST_ANSWER, FaultKind.LATE, FaultKind.UNAVAILABLE, FaultKind.CONFLICT])

@@ -18,7 +18,7 @@ from keyfold_compactor.decide.settings import Encoding
 from keyfold_compactor.decide.work import MaskKey, UnitJob, UnitSource
 from keyfold_compactor.execute.mapping import packed
 from keyfold_compactor.execute.rewrite import rewrite_unit
-from tests.support.cleaning import PLACE, Sink, load, patience, record
+from tests.support.cleaning import PLACE, Sink, load, record, retry_policy
 
 KIB = 1024
 
@@ -141,7 +141,9 @@ def job(store: MemoryStore) -> tuple[UnitJob, dict[MaskKey, bytes]]:
 def rewritten(inner: MemoryStore, faults: list[Fault], overlap_bytes_min: int) -> tuple[FaultyStore, SegmentEntry]:
     unit, masks = job(inner)
     store = FaultyStore(inner, faults)
-    entry = rewrite_unit(unit, masks, store, patience(ManualClock(), Random(2)), overlap_bytes_min=overlap_bytes_min)
+    entry = rewrite_unit(
+        unit, masks, store, retry_policy(ManualClock(), Random(2)), overlap_bytes_min=overlap_bytes_min
+    )
     return store, entry
 
 
@@ -190,5 +192,5 @@ def test_an_upload_that_fails_for_good_is_given_up() -> None:
     unit, masks = job(inner)
     store = FaultyStore(inner, [Fault(lambda c: c.operation == "upload.write", FaultKind.UNAVAILABLE, times=10**6)])
     with pytest.raises(StoreUnavailable):
-        rewrite_unit(unit, masks, store, patience(ManualClock(), Random(2)), overlap_bytes_min=0)
+        rewrite_unit(unit, masks, store, retry_policy(ManualClock(), Random(2)), overlap_bytes_min=0)
     assert list(inner.list_uploads("")) == []

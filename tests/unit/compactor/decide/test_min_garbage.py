@@ -39,9 +39,9 @@ from tests.support.cleaning import (
     load,
     memory_log,
     new_run,
-    patience,
     read_all,
     record,
+    retry_policy,
 )
 from tests.support.manifests import entry, sink_name
 
@@ -252,7 +252,7 @@ def job(store: MemoryStore | CountedStore, clock: ManualClock) -> Job:
     )
 
     def executor() -> Executor:
-        return LocalExecutor(store, patience(clock, Random(1)))
+        return LocalExecutor(store, retry_policy(clock, Random(1)))
 
     return Job(options, RunSelection(), store, executor, clock=clock, random=Random(2))
 

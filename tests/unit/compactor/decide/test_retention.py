@@ -36,9 +36,9 @@ from tests.support.cleaning import (
     memory_log,
     new_run,
     object_names,
-    patience,
     read_all,
     record,
+    retry_policy,
 )
 from tests.support.manifests import empty_manifest, entry, sink_name
 
@@ -284,7 +284,7 @@ def test_a_compacted_log_expires_and_is_cleaned_in_one_run() -> None:
     store, _ = hourly_log(clock)
 
     def executor() -> Executor:
-        return LocalExecutor(store, patience(clock, Random(1)))
+        return LocalExecutor(store, retry_policy(clock, Random(1)))
 
     both = job(store, clock, executor, cleanup_policy="compact,delete", retention_ms=str(2 * HOUR_MS + HOUR_MS // 2))
     report = both.once()

@@ -27,9 +27,9 @@ from tests.support.cleaning import (
     memory_log,
     new_run,
     object_names,
-    patience,
     read_all,
     record,
+    retry_policy,
 )
 from tests.support.manifests import compactor_name, empty_manifest, entry, sink_name
 
@@ -266,7 +266,7 @@ def test_the_pass_reads_what_it_claimed_and_not_what_came_later() -> None:
     decision = decide_cleaning(pinned.manifest, EAGER, pinned.seen_ms)
     job = log_job(0, PLACE, pinned, decision, EAGER, session.epoch)
     sink.append([record(1, "a", "2")])
-    answer, masks = run_map(job, store, patience(clock, Random(0)))
+    answer, masks = run_map(job, store, retry_policy(clock, Random(0)))
     assert not masks
     groups = plan.group(job.entries, answer.stats, segment_bytes=10**9, unit_bytes=10**9)
     pass_plan = apply_min_garbage(job, groups, answer.stats, 0.0)

@@ -14,7 +14,7 @@ from keyfold_compactor.decide.settings import Encoding
 from keyfold_compactor.decide.work import UnitJob, UnitSource
 from keyfold_compactor.execute.mapping import packed
 from keyfold_compactor.execute.rewrite import rewrite_unit
-from tests.support.cleaning import PLACE, load, memory_log, patience, read_all, record
+from tests.support.cleaning import PLACE, load, memory_log, read_all, record, retry_policy
 
 LIMITS = SegmentLimits(row_group_rows=1_000)
 FOREVER_BYTES = 24
@@ -44,7 +44,7 @@ def peak_bytes(row_count: int) -> int:
     pa.set_memory_pool(pool)
     tracemalloc.start()
     try:
-        made = rewrite_unit(unit, masks, store, patience(ManualClock(), Random(2)), limits=LIMITS)
+        made = rewrite_unit(unit, masks, store, retry_policy(ManualClock(), Random(2)), limits=LIMITS)
         _, traced_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

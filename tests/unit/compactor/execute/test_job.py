@@ -27,7 +27,7 @@ from keyfold_compactor.execute.run import Run, RunSettings
 from keyfold_compactor.job import Job, RunSelection
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report.report import PartitionOutcome, RunReport, text_lines
-from tests.support.cleaning import EAGER, FAST, PLACE, Sink, load, memory_log, patience, read_all, record
+from tests.support.cleaning import EAGER, FAST, PLACE, Sink, load, memory_log, read_all, record, retry_policy
 
 CONFIG = {
     "s3.bucket.name": "b",
@@ -40,7 +40,7 @@ CONFIG = {
 
 def job(store: ObjectStore, clock: ManualClock, selection: RunSelection | None = None, **config: str) -> Job:
     def executor() -> Executor:
-        return LocalExecutor(store, patience(clock, Random(1)))
+        return LocalExecutor(store, retry_policy(clock, Random(1)))
 
     options = CompactOptions.parse({**CONFIG, **{key.replace("_", "."): value for key, value in config.items()}})
     return Job(options, selection or RunSelection(), store, executor, clock=clock, random=Random(2))
@@ -209,7 +209,7 @@ def test_a_partition_whose_pass_meets_a_mistake_of_ours_is_reported_and_gives_it
     clock = ManualClock()
     store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
     settings = RunSettings(settings_of=lambda *_: EAGER, threads=1)
-    executor = Forgetful(store, patience(clock, Random(1)))
+    executor = Forgetful(store, retry_policy(clock, Random(1)))
     report = Run(store, settings, lambda: executor, clock=clock, random=Random(1)).clean([PLACE])
     assert [p.outcome for p in report.partitions] == [PartitionOutcome.FAILED]
     assert (report.exit_code, load(store).compactor.lease_until_ms) == (1, 0)
@@ -234,7 +234,7 @@ def test_a_claim_that_was_lost_before_the_executor_died_is_reported_as_lost() ->
 def test_masks_of_a_batch_that_failed_are_not_seen_by_the_next() -> None:
     clock = ManualClock()
     store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
-    executor = LocalExecutor(store, patience(clock, Random(1)))
+    executor = LocalExecutor(store, retry_policy(clock, Random(1)))
     executor.map_logs([claimed(store, clock).job])
     assert executor._masks
     executor.map_logs([])

@@ -22,7 +22,7 @@ from keyfold_compactor.execute.local import LocalExecutor
 from keyfold_compactor.execute.run import Run, RunSettings
 from keyfold_compactor.report.report import PartitionOutcome, RunReport
 from keyfold_compactor.spark.tasks import some_in_parallel
-from tests.support.cleaning import EAGER, SMALL, Sink, last_per_key, load, patience, read_all, record
+from tests.support.cleaning import EAGER, SMALL, Sink, last_per_key, load, read_all, record, retry_policy
 
 HUGE = Place("topics", "users", 0)
 SETTINGS = replace(EAGER, segment_bytes=4_000, encoding=SMALL)
@@ -54,7 +54,7 @@ class Watched(LocalExecutor):
     clean_before: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        super().__init__(self.store, patience(SystemClock(), Random(1)))
+        super().__init__(self.store, retry_policy(SystemClock(), Random(1)))
 
     def map_logs(self, jobs: Iterable[LogJob], done: Done = lambda _: None) -> list[MapAnswer]:
         jobs = list(jobs)
@@ -200,7 +200,7 @@ class Rival:
     error: BaseException | None = None
 
     def run(self, places: Sequence[Place], barrier: threading.Barrier) -> None:
-        executor = LocalExecutor(self.store, patience(SystemClock(), Random(self.seed)))
+        executor = LocalExecutor(self.store, retry_policy(SystemClock(), Random(self.seed)))
         barrier.wait()
         try:
             self.report = new_run(self.store, executor, self.seed, **self.changes).clean(places)

@@ -20,7 +20,7 @@ from keyfold_compactor.execute import offset_map
 from keyfold_compactor.execute.large_map import Candidates, Superseded, decide, match, split
 from keyfold_compactor.execute.local import run_map
 from keyfold_compactor.execute.mapping import packed, unpacked
-from tests.support.cleaning import PLACE, clean, load, memory_log, patience, record
+from tests.support.cleaning import PLACE, clean, load, memory_log, record, retry_policy
 
 Keys = list[bytes | None]
 
@@ -126,7 +126,7 @@ def test_a_map_by_buckets_is_the_map_of_one_task(seed: int) -> None:
     job = LogJob(
         0, PLACE, entries, first_dirty, end, 9, manifest.sync_marker, purge, random.random() < 0.3, Encoding()
     )  # fmt: skip
-    waiting = patience(ManualClock(), random)
+    waiting = retry_policy(ManualClock(), random)
     whole, masks = run_map(job, store, waiting)
     buckets: dict[int, list[Candidates]] = {}
     found: list[Superseded] = []

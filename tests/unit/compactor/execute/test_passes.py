@@ -33,9 +33,9 @@ from tests.support.cleaning import (
     load,
     memory_log,
     new_run,
-    patience,
     read_all,
     record,
+    retry_policy,
 )
 
 UNMERGED = replace(EAGER, segment_bytes=1)
@@ -75,7 +75,7 @@ def test_what_parts_have_committed_is_reported_when_the_executor_dies() -> None:
     clock = ManualClock()
     store, appended = parted_log(clock)
     before = load(store)
-    report = run(store, DiesLater(store, patience(clock, Random(1))), clock)
+    report = run(store, DiesLater(store, retry_policy(clock, Random(1))), clock)
     (part,) = report.partitions
     assert part.outcome is PartitionOutcome.FAILED
     assert part.why == "RuntimeError: the driver lost its executors"
@@ -99,7 +99,7 @@ def test_who_was_overtaken_when_the_executor_died_is_reported_as_lost() -> None:
             clock.advance(60_001)
             PartitionLog(store, PLACE, clock=clock, random=Random(4)).claim_compactor(lease_ms=1, holder="another")
 
-    report = run(store, Overtaken(store, patience(clock, Random(1))), clock)
+    report = run(store, Overtaken(store, retry_policy(clock, Random(1))), clock)
     assert [(p.outcome, p.parts_committed) for p in report.partitions] == [(PartitionOutcome.LOST, 1)]
     clock.advance(60_001)
     clean(store, clock=clock, seed=3)
@@ -121,7 +121,7 @@ def test_a_part_whose_commit_is_refused_is_a_lost_claim_and_no_failure() -> None
                 PartitionLog(store, PLACE, clock=clock, random=Random(4)).claim_compactor(lease_ms=1, holder="another")
             return answers
 
-    report = run(store, Overtaken(store, patience(clock, Random(1))), clock)
+    report = run(store, Overtaken(store, retry_policy(clock, Random(1))), clock)
     (part,) = report.partitions
     assert (part.outcome, part.parts_committed, report.exit_code) == (PartitionOutcome.LOST, 1, 0)
     assert "another compactor has claimed" in part.why
@@ -151,7 +151,7 @@ def test_a_commit_whose_result_stays_unknown_ends_the_pass_and_the_next_run_goes
             return answers
 
     versions = load(inner).version
-    report = run(store, Watching(store, patience(clock, Random(1))), clock)
+    report = run(store, Watching(store, retry_policy(clock, Random(1))), clock)
     is_away = False
     (found,) = report.partitions
     assert found.outcome is PartitionOutcome.FAILED
@@ -191,7 +191,7 @@ def test_a_pass_in_parts_ends_where_its_topic_is_not_to_be_compacted_any_more(po
                 sink.follow({"cleanup.policy": policy})
             return super().rewrite(portions, done)
 
-    executor = Changed(store, patience(clock, Random(1)))
+    executor = Changed(store, retry_policy(clock, Random(1)))
     settings = RunSettings(settings_of=followed, threads=1, pass_bytes=1)
     (part,) = Run(store, settings, lambda: executor, clock=clock, random=Random(1)).clean([PLACE]).partitions
     assert (part.outcome, part.parts, part.parts_committed, part.why) == (PartitionOutcome.CLEANED, 3, 2, why)
@@ -209,7 +209,7 @@ def test_the_last_part_marks_also_what_the_earlier_ones_have_written() -> None:
         for n in range(4)
     ]
     store, _ = memory_log(*batches, clock=clock)
-    (part,) = run(store, LocalExecutor(store, patience(clock, Random(1))), clock).partitions
+    (part,) = run(store, LocalExecutor(store, retry_policy(clock, Random(1))), clock).partitions
     assert (part.parts, part.parts_committed, part.marked_tombstones) == (3, 3, 4)
     manifest = load(store)
     assert [s.unmarked_tombstone_count for s in manifest.segments] == [0] * 4
@@ -251,7 +251,7 @@ def test_the_lease_is_kept_while_parts_are_left_and_no_longer(monkeypatch: pytes
             return super().rewrite(portions, done)
 
     monkeypatch.setattr("keyfold_compactor.execute.run.LeaseKeeper", Keeper)
-    (part,) = run(store, Watching(store, patience(clock, Random(1))), clock).partitions
+    (part,) = run(store, Watching(store, retry_policy(clock, Random(1))), clock).partitions
     assert (part.outcome, part.parts_committed, kept) == (PartitionOutcome.CLEANED, 3, [True, True, True])
     assert [c.keep for claims in batches for c in claims] == [False]
 
@@ -260,7 +260,9 @@ def test_a_run_that_is_told_to_stop_says_so_of_each_pass_that_has_parts_left() -
     clock = ManualClock()
     store, _ = parted_log(clock)
     settings = RunSettings(settings_of=lambda *_: UNMERGED, threads=1, pass_bytes=1)
-    run = Run(store, settings, lambda: LocalExecutor(store, patience(clock, Random(1))), clock=clock, random=Random(1))
+    run = Run(
+        store, settings, lambda: LocalExecutor(store, retry_policy(clock, Random(1))), clock=clock, random=Random(1)
+    )
     answers = iter([False, True, True])
     (part,) = run.clean([PLACE], lambda: next(answers)).partitions
     assert (part.outcome, part.parts_committed, part.why) == (PartitionOutcome.CLEANED, 1, STOPPED)
@@ -278,7 +280,7 @@ def test_a_pass_that_is_stopped_after_its_claim_was_lost_says_so() -> None:
         return True
 
     settings = RunSettings(settings_of=lambda *_: UNMERGED, threads=1, pass_bytes=1)
-    executor = LocalExecutor(store, patience(clock, Random(1)))
+    executor = LocalExecutor(store, retry_policy(clock, Random(1)))
     report = Run(store, settings, lambda: executor, clock=clock, random=Random(1)).clean([PLACE], stop_overtaken)
     assert [(p.outcome, p.parts_committed) for p in report.partitions] == [(PartitionOutcome.LOST, 1)]
 
@@ -297,7 +299,7 @@ def test_merges_in_parts_go_on_to_their_end_and_map_nothing() -> None:
             return super().map_logs(jobs, done)
 
     settings = RunSettings(settings_of=lambda *_: topic, threads=1, pass_bytes=1)
-    executor = Watching(store, patience(clock, Random(1)))
+    executor = Watching(store, retry_policy(clock, Random(1)))
     (part,) = Run(store, settings, lambda: executor, clock=clock, random=Random(1)).clean([PLACE]).partitions
     assert part.outcome is PartitionOutcome.CLEANED
     assert part.parts == part.parts_committed > 1
@@ -321,7 +323,7 @@ def test_settings_that_contradict_each_other_since_the_look_fail_their_own_parti
         return UNMERGED
 
     settings = RunSettings(settings_of=settings_of, threads=1)
-    executor = LocalExecutor(store, patience(clock, Random(1)))
+    executor = LocalExecutor(store, retry_policy(clock, Random(1)))
     report = Run(store, settings, lambda: executor, clock=clock, random=Random(1)).clean([PLACE])
     (part,) = report.partitions
     assert (part.outcome, report.exit_code) == (PartitionOutcome.FAILED, 1)

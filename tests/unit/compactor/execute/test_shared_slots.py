@@ -25,7 +25,7 @@ from keyfold_compactor.execute.executor import Done, Executor
 from keyfold_compactor.execute.local import LocalExecutor
 from keyfold_compactor.execute.run import Run, RunSettings
 from keyfold_compactor.report.report import PartitionOutcome, RunReport
-from tests.support.cleaning import EAGER, FAST, SMALL, Sink, load, patience, record
+from tests.support.cleaning import EAGER, FAST, SMALL, Sink, load, record, retry_policy
 
 SETTINGS = replace(EAGER, encoding=SMALL)
 MIB = 1 << 20
@@ -45,7 +45,7 @@ class Watched(LocalExecutor):
     """Does something before each batch, and notes which logs are in it."""
 
     def __init__(self, store: MemoryStore, clock: Clock, before: Callable[[], None] = lambda: None) -> None:
-        super().__init__(store, patience(clock, Random(1)))
+        super().__init__(store, retry_policy(clock, Random(1)))
         self.before = before
         self.mapped: list[list[Place]] = []
 
@@ -236,7 +236,7 @@ def test_a_log_that_another_run_has_cleaned_meanwhile_costs_one_request() -> Non
     calls: list[int] = []
 
     def other() -> Executor:
-        executor = LocalExecutor(store, patience(clock, Random(2)))
+        executor = LocalExecutor(store, retry_policy(clock, Random(2)))
         new_run(store, lambda: executor, clock, holder="another").clean(places)
         calls.append(sum(counted.calls.values()))
         return Watched(store, clock)

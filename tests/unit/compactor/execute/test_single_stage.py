@@ -15,7 +15,7 @@ from keyfold_compactor.execute.executor import Done
 from keyfold_compactor.execute.local import LocalExecutor
 from keyfold_compactor.execute.run import Run, RunSettings
 from keyfold_compactor.report.report import PartitionOutcome, PartitionReport, RunReport
-from tests.support.cleaning import EAGER, SMALL, Sink, load, patience, read_all, record
+from tests.support.cleaning import EAGER, SMALL, Sink, load, read_all, record, retry_policy
 
 PLACES = [Place("topics", "users", number) for number in range(3)]
 
@@ -24,7 +24,7 @@ class Stages:
     """An executor that says what it was asked for."""
 
     def __init__(self, store: MemoryStore | FaultyStore, *, is_single_stage: bool, slots: int = 1) -> None:
-        self._inner = LocalExecutor(store, patience(ManualClock(), Random(7)), is_single_stage=is_single_stage)
+        self._inner = LocalExecutor(store, retry_policy(ManualClock(), Random(7)), is_single_stage=is_single_stage)
         self.slots = slots
         self.allowed: list[bool] = []
         self.dealt: list[UnitJob] = []

@@ -13,7 +13,7 @@ from keyfold_compactor.decide.horizon import Purge
 from keyfold_compactor.decide.settings import Encoding
 from keyfold_compactor.decide.work import LogJob
 from keyfold_compactor.execute.large_map import Candidates, Superseded, split
-from tests.support.cleaning import PLACE, clean, load, memory_log, patience, record
+from tests.support.cleaning import PLACE, clean, load, memory_log, record, retry_policy
 
 SEGMENTS, RECORDS, BUCKETS = 6, 600, 8
 
@@ -41,7 +41,7 @@ def shuffled(hot_share: float, *, cleaned: bool = False) -> tuple[dict[int, list
     buckets: dict[int, list[bytes]] = {number: [] for number in range(BUCKETS)}
     judged = 0
     for position in range(len(job.entries)):
-        for item in split(job, position, store, patience(clock, Random(1)), BUCKETS):
+        for item in split(job, position, store, retry_policy(clock, Random(1)), BUCKETS):
             if isinstance(item, Superseded):
                 judged += len(item.rows) // 4
                 continue

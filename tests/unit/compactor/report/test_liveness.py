@@ -25,7 +25,7 @@ from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report.liveness import BESIDE_S, LivenessObserver, LivenessProgress, quiet_max_s, with_liveness
 from keyfold_compactor.report.progress import NoProgress
 from keyfold_compactor.report.report import NoRunObserver, RunReport
-from tests.support.cleaning import memory_log, patience, record
+from tests.support.cleaning import memory_log, record, retry_policy
 
 CONFIG = {"s3.bucket.name": "b", "min.cleanable.dirty.ratio": "0", "log.cleaner.backoff.ms": "0"}
 
@@ -135,7 +135,7 @@ class World:
         return self.is_away
 
     def _executor(self) -> Executor:
-        return LocalExecutor(self.store, patience(self.clock, Random(1)))
+        return LocalExecutor(self.store, retry_policy(self.clock, Random(1)))
 
 
 def test_a_loop_says_how_it_is_from_its_start_to_its_end(clock: ManualClock) -> None:
@@ -196,7 +196,7 @@ def test_a_store_that_ignores_conditions_is_not_waited_for(clock: ManualClock) -
         options(),
         RunSelection(),
         store,
-        lambda: LocalExecutor(store, patience(clock, Random(1))),
+        lambda: LocalExecutor(store, retry_policy(clock, Random(1))),
         clock=clock,
         random=Random(2),
     )

@@ -26,7 +26,7 @@ from keyfold_compactor.report.metrics_export import measuring
 from keyfold_compactor.report.metrics_push import push
 from keyfold_compactor.report.report import NoRunObserver, PartitionOutcome, PartitionReport, RunReport
 from keyfold_compactor.report.run_meter import RunMeter
-from tests.support.cleaning import PLACE, load, memory_log, patience, record
+from tests.support.cleaning import PLACE, load, memory_log, record, retry_policy
 
 CONFIG = {"s3.bucket.name": "b", "min.cleanable.dirty.ratio": "0", "log.cleaner.backoff.ms": "0"}
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -38,7 +38,7 @@ def job(store: ObjectStore, clock: ManualClock, meter: RunMeter, **config: str) 
         options,
         RunSelection(),
         store,
-        lambda: LocalExecutor(store, patience(clock, Random(1))),
+        lambda: LocalExecutor(store, retry_policy(clock, Random(1))),
         clock=clock,
         random=Random(2),
         observer=meter,

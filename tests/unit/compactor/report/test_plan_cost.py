@@ -20,7 +20,7 @@ from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report.cost import Cost, cost, total
 from keyfold_compactor.report.progress import FIRST_STAGE, LoggedProgress
 from keyfold_compactor.report.show import plan_document, plan_lines
-from tests.support.cleaning import EAGER, PLACE, clean, memory_log, patience, record
+from tests.support.cleaning import EAGER, PLACE, clean, memory_log, record, retry_policy
 
 GIB = 1024**3
 
@@ -114,7 +114,7 @@ def test_a_plan_shows_cost_per_partition_and_in_all_as_text_and_json() -> None:
             options,
             RunSelection(),
             store,
-            lambda: LocalExecutor(store, patience(clock, Random(1))),
+            lambda: LocalExecutor(store, retry_policy(clock, Random(1))),
             clock=clock,
             random=Random(2),
         )

@@ -30,7 +30,7 @@ from keyfold_compactor.report.metrics import run_values
 from keyfold_compactor.report.report import PartitionOutcome, RunReport, text_lines
 from keyfold_compactor.report.run_meter import RunMeter
 from keyfold_compactor.report.show import plan_document, plan_lines, report_document
-from tests.support.cleaning import FAST, PLACE, Sink, load, memory_log, patience, read_all, record
+from tests.support.cleaning import FAST, PLACE, Sink, load, memory_log, read_all, record, retry_policy
 from tests.support.held import tell
 
 CONFIG = {
@@ -48,7 +48,7 @@ def job(store: ObjectStore, clock: ManualClock, selection: RunSelection | None =
         options,
         selection or RunSelection(),
         store,
-        lambda: LocalExecutor(store, patience(clock, Random(1))),
+        lambda: LocalExecutor(store, retry_policy(clock, Random(1))),
         clock=clock,
         random=Random(2),
         **others,  # type: ignore[arg-type]

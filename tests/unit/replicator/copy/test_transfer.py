@@ -39,7 +39,7 @@ from tests.support.transfers import (
     made,
     named,
     one_server,
-    patience,
+    retry_policy,
     transfer,
 )
 
@@ -311,7 +311,7 @@ def test_memory_follows_neither_size_nor_number(objects: int, threads: int, limi
     tracemalloc.start()
     try:
         with Transfer(
-            source, target, topics_dir="copy/of", patience=patience(), threads=threads, memory_bytes=limit_bytes
+            source, target, topics_dir="copy/of", retry=retry_policy(), threads=threads, memory_bytes=limit_bytes
         ) as copying:
             assert len(list(copying.copy(jobs))) == objects
         _, peak_bytes = tracemalloc.get_traced_memory()
@@ -363,5 +363,5 @@ def test_real_time_is_not_needed() -> None:
     """`SystemClock` works as well: nothing here sleeps but between tries."""
     source, target = MemoryStore("a"), MemoryStore("b")
     job = made(source, "a.avro", 10)
-    with Transfer(source, target, topics_dir="copy/of", patience=RetryPolicy(SystemClock(), Random(2))) as copying:
+    with Transfer(source, target, topics_dir="copy/of", retry=RetryPolicy(SystemClock(), Random(2))) as copying:
         assert len(list(copying.copy([job]))) == 1

@@ -366,7 +366,7 @@ def test_waiting_for_a_store_that_is_away_ends_when_it_is_closed(source: MemoryS
     away = FaultyStore(target, [Fault(lambda _call: True, FaultKind.UNAVAILABLE, times=10**9)])
     away.on_call = lambda _call: gate.set()
     slow = RetryPolicy(SystemClock(), Random(1), Backoff(30_000, 60_000), 3600)
-    copying = Transfer(source, away, topics_dir="copy/of", patience=slow)
+    copying = Transfer(source, away, topics_dir="copy/of", retry=slow)
     errors: list[BaseException] = []
 
     def run() -> None:

@@ -352,7 +352,7 @@ def test_rounds_at_once_share_listings_and_none_takes_one_that_began_before_it_a
 
         running.source.on_call = slow
         schema_copier = SchemaCopier(
-            link(running.source, running.replica), running.runner._transfer, Tally(), running.runner._patience
+            link(running.source, running.replica), running.runner._transfer, Tally(), running.runner._retry
         )
         threads = [threading.Thread(target=schema_copier.copy_missing) for _ in range(asked)]
         for thread in threads:
