@@ -69,7 +69,7 @@ def folder() -> str:
 # Copies
 
 
-def test_a_copy_says_its_sum_before_it_is_visible(pair: Pair, folder: str) -> None:
+def test_a_copys_checksum_is_known_before_the_object_is_visible(pair: Pair, folder: str) -> None:
     data = os.urandom(6_000_000)
     pair.source.put(folder + "a b=1%", data, Create())
     can: bool = isinstance(pair.target, CopyingStore)
@@ -102,7 +102,7 @@ def test_a_copy_never_overwrites(pair: Pair, folder: str) -> None:
     assert list(pair.target.list_uploads(folder)) == []
 
 
-def test_a_copy_that_is_given_up_leaves_nothing(pair: Pair, folder: str) -> None:
+def test_an_abandoned_copy_leaves_nothing(pair: Pair, folder: str) -> None:
     pair.source.put(folder + "a", b"new", Create())
     copied = pair.target.start_copy(pair.source, folder + "a", folder + "a", 3)
     if copied is not None:
@@ -111,7 +111,7 @@ def test_a_copy_that_is_given_up_leaves_nothing(pair: Pair, folder: str) -> None
     assert list(pair.target.list_uploads(folder)) == []
 
 
-def test_a_copy_of_what_is_not_there(pair: Pair, folder: str) -> None:
+def test_copying_a_missing_object_is_not_found(pair: Pair, folder: str) -> None:
     with pytest.raises(ObjectNotFound) as raised:
         pair.target.start_copy(pair.source, folder + "absent", folder + "a", 3)
     assert raised.value.key == folder + "absent"
@@ -123,7 +123,7 @@ def opened(port: int = 9, secret: str = "s", bucket: str = "b") -> S3Store:
     return S3Store(bucket, endpoint_url=url, access_key_id="k", secret_access_key=secret)
 
 
-def test_other_stores_are_not_asked() -> None:
+def test_a_store_copies_only_from_stores_with_its_endpoint_and_credentials() -> None:
     here, there, others = opened(), opened(bucket="b2"), [opened(secret="t"), opened(port=10)]
     strangers: list[ObjectStore] = [*others, MemoryStore()]
     assert here.copies_from(there)
@@ -141,7 +141,7 @@ def test_other_stores_are_not_asked() -> None:
 PARTS = [os.urandom(MIN_PART_BYTES), os.urandom(MIN_PART_BYTES), b"the end"]
 
 
-def test_an_upload_goes_on_where_it_was_left(pair: Pair, folder: str) -> None:
+def test_an_upload_resumes_where_it_stopped(pair: Pair, folder: str) -> None:
     can: bool = isinstance(pair.target, ResumingStore)
     assert can
     begun = pair.target.start_upload(folder + "a b=1%")
@@ -158,7 +158,7 @@ def test_an_upload_goes_on_where_it_was_left(pair: Pair, folder: str) -> None:
     assert list(pair.target.list_uploads(folder)) == []
 
 
-def test_parts_with_other_bytes_are_not_kept(pair: Pair, folder: str) -> None:
+def test_uploaded_parts_with_different_bytes_are_not_reused(pair: Pair, folder: str) -> None:
     begun = pair.target.start_upload(folder + "a")
     begun.write(PARTS[0])
     begun.write(PARTS[0])
@@ -172,7 +172,7 @@ def test_parts_with_other_bytes_are_not_kept(pair: Pair, folder: str) -> None:
     assert pair.target.get(folder + "a").data == PARTS[0] + PARTS[1]
 
 
-def test_what_was_not_begun_does_not_go_on(pair: Pair, folder: str) -> None:
+def test_an_upload_that_was_never_started_is_not_resumed(pair: Pair, folder: str) -> None:
     assert pair.target.resume_upload(folder + "a") is None
     pair.target.start_upload(folder + "ab").write(PARTS[0])
     assert pair.target.resume_upload(folder + "a") is None
@@ -182,7 +182,7 @@ def test_what_was_not_begun_does_not_go_on(pair: Pair, folder: str) -> None:
         pair.target.abort_upload(row.key, row.upload_id)
 
 
-def test_the_upload_that_has_most_parts_goes_on(pair: Pair, folder: str) -> None:
+def test_the_upload_with_the_most_parts_is_resumed(pair: Pair, folder: str) -> None:
     for count in (1, 2, 1):
         begun = pair.target.start_upload(folder + "a")
         for part in PARTS[:count]:
@@ -197,7 +197,7 @@ def test_the_upload_that_has_most_parts_goes_on(pair: Pair, folder: str) -> None
         pair.target.abort_upload(row.key, row.upload_id)
 
 
-def test_a_copy_that_was_left_is_not_gone_on_with(pair: Pair, folder: str) -> None:
+def test_resuming_an_abandoned_copy_is_harmless(pair: Pair, folder: str) -> None:
     pair.source.put(folder + "a", PARTS[0], Create())
     copied = pair.target.start_copy(pair.source, folder + "a", folder + "a", MIN_PART_BYTES)
     resumed = pair.target.resume_upload(folder + "a")
@@ -210,7 +210,7 @@ def test_a_copy_that_was_left_is_not_gone_on_with(pair: Pair, folder: str) -> No
 
 
 @pytest.mark.parametrize("pair", COMPARES_ETAGS, indirect=True)
-def test_a_part_that_somebody_else_has_sent_again(pair: Pair, folder: str) -> None:
+def test_an_upload_completes_only_with_its_own_parts(pair: Pair, folder: str) -> None:
     """Never are other bytes under the name than those that were sent by whoever completes it."""
     begun = pair.target.start_upload(folder + "a")
     begun.write(PARTS[0])

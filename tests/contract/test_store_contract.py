@@ -71,7 +71,7 @@ def folder() -> str:
 
 
 @pytest.mark.parametrize("data", [b"", b"x", bytes(range(256)) * 1000], ids=["empty", "one byte", "250 KiB"])
-def test_what_is_put_is_got(store: ObjectStore, folder: str, data: bytes) -> None:
+def test_a_get_returns_what_was_put(store: ObjectStore, folder: str, data: bytes) -> None:
     result = store.put(folder + "a", data, Create())
     blob = store.get(folder + "a")
     assert blob.data == data
@@ -81,7 +81,7 @@ def test_what_is_put_is_got(store: ObjectStore, folder: str, data: bytes) -> Non
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 250_000])
-def test_an_object_is_got_up_to_the_bytes_that_the_caller_takes(
+def test_a_get_is_limited_to_the_bytes_that_the_caller_accepts(
     store: ObjectStore, folder: str, size_bytes: int
 ) -> None:
     store.put(folder + "a", bytes(size_bytes), Create())
@@ -100,7 +100,7 @@ def test_any_kind_of_bytes_is_stored(store: ObjectStore, folder: str, kind: Call
     assert store.get(folder + "a").data == b"some bytes"
 
 
-def test_what_the_caller_does_to_his_buffer_later_is_not_stored(store: ObjectStore, folder: str) -> None:
+def test_changes_to_a_buffer_after_a_put_are_not_stored(store: ObjectStore, folder: str) -> None:
     buffer = bytearray(b"before")
     store.put(folder + "a", buffer, Create())
     buffer[:] = b"after!"
@@ -110,7 +110,7 @@ def test_what_the_caller_does_to_his_buffer_later_is_not_stored(store: ObjectSto
 @pytest.mark.parametrize(
     "name", ["100%", "a%2Fb", "partition=0/x", "ünï/çödé", "a b", "a+b", "%5Fschemas/x=1&y=2", "'q'", "a:b@c", "~"]
 )
-def test_names_are_taken_as_they_are(store: ObjectStore, folder: str, name: str) -> None:
+def test_names_are_stored_unchanged(store: ObjectStore, folder: str, name: str) -> None:
     result = store.put(folder + name, name.encode(), Create())
     assert store.get(folder + name).data == name.encode()
     assert [(row.key, row.etag) for row in store.list(folder)] == [(folder + name, result.etag)]
@@ -120,7 +120,7 @@ def test_names_are_taken_as_they_are(store: ObjectStore, folder: str, name: str)
     assert list(store.list(folder)) == []
 
 
-def test_reading_what_is_not_there(store: ObjectStore, folder: str) -> None:
+def test_reading_a_missing_object_is_not_found(store: ObjectStore, folder: str) -> None:
     for read in (store.get, store.head, lambda key: store.get_range(key, 0, 1), lambda key: store.get_range(key, 0, 0)):
         with pytest.raises(ObjectNotFound) as raised:
             read(folder + "absent")
@@ -179,7 +179,7 @@ def test_an_update_takes_the_etag_of_get_head_and_list(store: ObjectStore, folde
     assert store.get(key).data == b"3"
 
 
-def test_an_update_of_what_is_gone_says_so(store: ObjectStore, folder: str) -> None:
+def test_updating_a_deleted_object_is_not_found(store: ObjectStore, folder: str) -> None:
     with pytest.raises(ObjectNotFound):
         store.put(folder + "a", b"1", Update('"0123456789abcdef"'))
     result = store.put(folder + "a", b"1", Create())
@@ -196,7 +196,7 @@ def test_a_deleted_name_can_be_created_again(store: ObjectStore, folder: str) ->
     assert store.get(folder + "a").data == b"2"
 
 
-def test_deleting_repeats(store: ObjectStore, folder: str) -> None:
+def test_deleting_is_idempotent(store: ObjectStore, folder: str) -> None:
     store.delete(folder + "a")
     store.put(folder + "a", b"1", Create())
     store.delete(folder + "a")
@@ -216,7 +216,7 @@ def _in_threads(count: int, run: Callable[[int], bool]) -> list[bool]:
         return list(pool.map(racer, range(count)))
 
 
-def test_of_many_creates_exactly_one_wins(store: ObjectStore, folder: str) -> None:
+def test_exactly_one_of_many_concurrent_creates_wins(store: ObjectStore, folder: str) -> None:
     for turn in range(5):
         key = f"{folder}{turn}"
 
@@ -255,7 +255,7 @@ def test_no_increment_is_lost(store: ObjectStore, folder: str) -> None:
 # Time
 
 
-def test_times_are_the_stores_and_do_not_go_back(store: ObjectStore, folder: str) -> None:
+def test_modification_times_come_from_the_store_and_never_go_back(store: ObjectStore, folder: str) -> None:
     created = store.put(folder + "a", b"1", Create())
     blob = store.get(folder + "a")
     assert blob.date_ms >= created.date_ms
@@ -270,7 +270,7 @@ def test_times_are_the_stores_and_do_not_go_back(store: ObjectStore, folder: str
 # Listings
 
 
-def test_listings_are_in_order_and_begin_after_a_key(store: ObjectStore, folder: str) -> None:
+def test_listings_are_ordered_and_can_start_after_a_key(store: ObjectStore, folder: str) -> None:
     # No `o` next to `o/x`: a store over a file system cannot have both.
     names = ["A", "a-b", "a.b", "a/b", "a0", "b/c/d", "c", "ä", "\uffee", "\U0001f600"]
     for name in reversed(names):
@@ -293,7 +293,7 @@ def test_a_listing_has_more_than_one_page(store: ObjectStore, folder: str) -> No
     assert [row.key for row in store.list(folder, start_after=names[1_050])] == names[1_051:]
 
 
-def test_folders_are_the_next_level(store: ObjectStore, folder: str) -> None:
+def test_folders_are_listed_one_level_deep(store: ObjectStore, folder: str) -> None:
     for name in ["x", "b/1", "b/2/3", "a/1", "partition=10/s", "partition=2/s", "%5Fschemas/p", "_index/i"]:
         store.put(folder + name, b"", Create())
     folders = ["%5Fschemas", "_index", "a", "b", "partition=10", "partition=2"]
@@ -306,7 +306,7 @@ def test_folders_are_the_next_level(store: ObjectStore, folder: str) -> None:
 # Uploads in parts
 
 
-def test_an_upload_is_visible_when_it_is_complete(store: ObjectStore, folder: str) -> None:
+def test_an_upload_is_visible_only_when_it_is_complete(store: ObjectStore, folder: str) -> None:
     key, parts = folder + "big=1%", [os.urandom(MIN_PART_BYTES), os.urandom(MIN_PART_BYTES + 1), b"the end"]
     upload = store.start_upload(key)
     for part in parts:
@@ -330,7 +330,7 @@ def test_an_upload_of_one_small_part(store: ObjectStore, folder: str) -> None:
     assert store.get(folder + "a").data == b"small"
 
 
-def test_completing_twice_is_completing_once(store: ObjectStore, folder: str) -> None:
+def test_completing_an_upload_is_idempotent(store: ObjectStore, folder: str) -> None:
     upload = store.start_upload(folder + "a")
     upload.write(b"small")
     first = upload.complete()

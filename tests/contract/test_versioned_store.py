@@ -75,7 +75,7 @@ def repair(made: MadeLog, *, replace_damaged: bool = False) -> None:
     assert verify_partition(made.store, made.place, clock=made.clock, random=made.random).is_sound
 
 
-def test_a_lost_manifest_comes_back_with_all_that_it_said(store: Any, request: pytest.FixtureRequest) -> None:
+def test_a_lost_manifest_is_restored_completely(store: Any, request: pytest.FixtureRequest) -> None:
     made = made_log(store)
     before, whole = made.manifest, list(Log(store, "topics", "users").read())
     store.delete(made.place.manifest_key)
@@ -89,7 +89,7 @@ def test_a_lost_manifest_comes_back_with_all_that_it_said(store: Any, request: p
     assert list(Log(store, "topics", "users").read()) == whole
 
 
-def test_a_damaged_manifest_comes_back_with_all_that_it_said(store: Any) -> None:
+def test_a_damaged_manifest_is_restored_completely(store: Any) -> None:
     made = made_log(store)
     before, whole = made.manifest, list(Log(store, "topics", "users").read())
     blob = store.get(made.place.manifest_key)
@@ -100,7 +100,7 @@ def test_a_damaged_manifest_comes_back_with_all_that_it_said(store: Any) -> None
     assert list(Log(store, "topics", "users").read()) == whole
 
 
-def test_a_bucket_without_versions_has_the_current_one_or_none(local_s3: Any) -> None:
+def test_an_unversioned_bucket_lists_at_most_the_current_version(local_s3: Any) -> None:
     plain = S3Store(local_s3.create_bucket(f"plain-{uuid.uuid4().hex[:12]}"), endpoint_url=local_s3.url,
                     access_key_id="testkey", secret_access_key="testsecret")  # fmt: skip
     store: ObjectStore = plain

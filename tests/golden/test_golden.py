@@ -40,7 +40,7 @@ def expected() -> list[Record]:
     ]
 
 
-def test_the_expected_records_are_those_that_the_maker_lists() -> None:
+def test_the_expected_records_are_those_of_the_generator() -> None:
     assert expected() == list(RECORDS)
     assert json.loads((FOLDER / "records-1.json").read_text(encoding="utf-8")) == golden_rows()
 
@@ -57,7 +57,7 @@ def test_the_same_bytes_are_written_today() -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_what_is_written_today_means_the_same(codec: str) -> None:
+def test_segments_written_today_have_the_same_records(codec: str) -> None:
     """Compressors change from release to release; what comes out of them must not."""
     segment, index = golden_segment(codec)
     assert list(read_records(segment)) == expected()
@@ -67,7 +67,7 @@ def test_what_is_written_today_means_the_same(codec: str) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_golden_indexes_say_what_the_segments_hold(codec: str) -> None:
+def test_golden_indexes_match_their_segments(codec: str) -> None:
     index = Index.parse(stored(codec)[1])
     assert (index.codec, index.sync_marker) == (codec, SYNC)
     assert index.ints("offset").tolist() == [r.offset for r in RECORDS]
@@ -82,7 +82,7 @@ def test_fastavro_reads_golden_segments(codec: str) -> None:
     assert read_with_fastavro(stored(codec)[0]) == expected()
 
 
-def test_fastavro_reads_them_with_the_schema_that_they_carry() -> None:
+def test_fastavro_reads_them_with_their_embedded_schema() -> None:
     reader: Any = fastavro.reader(BytesIO(stored("zstandard")[0]))
     assert reader.metadata["keyfold.format"] == "1"
     assert [row["offset"] for row in reader] == [r.offset for r in RECORDS]

@@ -48,7 +48,7 @@ def is_running(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def test_workers_of_a_run_share_a_broker_that_outlives_its_starter_and_ends_with_the_last_of_them(
+def test_workers_of_a_run_share_a_broker_that_ends_with_the_last_worker(
     tmp_path: Path,
 ) -> None:
     starter = subprocess.Popen([sys.executable, "-c", USER, str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT)
@@ -68,7 +68,7 @@ def test_workers_of_a_run_share_a_broker_that_outlives_its_starter_and_ends_with
 
 @pytest.mark.full
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="only where the kernel watches the parent")
-def test_a_broker_dies_with_a_starter_that_is_killed(tmp_path: Path) -> None:
+def test_a_broker_ends_when_the_process_that_started_it_is_killed(tmp_path: Path) -> None:
     starter = subprocess.Popen([sys.executable, "-c", STARTER, str(tmp_path)], stdout=subprocess.PIPE)
     assert starter.stdout is not None
     pid = int(starter.stdout.readline())
@@ -80,14 +80,14 @@ def test_a_broker_dies_with_a_starter_that_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_wrong_setting_ends_in_one_error_with_the_brokers_own_words_and_no_files(tmp_path: Path) -> None:
+def test_a_wrong_setting_fails_with_the_brokers_message_and_leaves_no_files(tmp_path: Path) -> None:
     with pytest.raises(KeyfoldError, match=r"log\.cleaner\.backoff\.ms"):
         KafkaBroker(settings={"log.cleaner.backoff.ms": "soon"}, folder=tmp_path).start()
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.full
-def test_a_stopped_broker_is_gone_with_its_files(tmp_path: Path) -> None:
+def test_a_stopped_broker_leaves_neither_process_nor_files(tmp_path: Path) -> None:
     broker = KafkaBroker(folder=tmp_path)
     with broker:
         pid = broker.pid

@@ -236,7 +236,7 @@ def _check_changelog(
 
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("size", [IN_SHORT, pytest.param(IN_FULL, marks=pytest.mark.full)], ids=["small", "large"])
-def test_a_changelog_keeps_every_promise_on_moto(
+def test_a_changelog_keeps_every_guarantee_on_moto(
     size: Size,
     broker: KafkaBroker,
     topic: Callable[..., str],
@@ -249,7 +249,7 @@ def test_a_changelog_keeps_every_promise_on_moto(
 
 @pytest.mark.usefixtures("spark")
 @pytest.mark.real
-def test_a_large_changelog_keeps_every_promise_on_versitygw(
+def test_a_large_changelog_keeps_every_guarantee_on_versitygw(
     broker: KafkaBroker, topic: Callable[..., str], versitygw: Versitygw, tmp_path: Path
 ) -> None:
     location = versitygw.location(versitygw.create_bucket(fresh("bucket")))

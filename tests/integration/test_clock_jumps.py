@@ -60,7 +60,7 @@ def world(local_s3: LocalS3Process, capsys: pytest.CaptureFixture[str], tmp_path
 @pytest.mark.kafka
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-def test_clocks_that_jump_under_all_three_services_break_no_promise(
+def test_clock_jumps_in_all_three_services_break_no_guarantee(
     world: Scene, broker: KafkaBroker, topic: MakeTopic, local_s3: LocalS3Process, tmp_path: Path
 ) -> None:
     name = topic(config={"retention.ms": "-1"})
@@ -85,7 +85,7 @@ def test_clocks_that_jump_under_all_three_services_break_no_promise(
     prove(world, place, expected)
 
 
-def test_clocks_that_jump_under_a_compactor_and_a_replicator_break_no_promise(world: Scene, tmp_path: Path) -> None:
+def test_clock_jumps_in_compactor_and_replicator_break_no_guarantee(world: Scene, tmp_path: Path) -> None:
     """Sink and compactor are in this process; the store that they work on has the clock that jumps."""
     place = Place(TOPICS_DIR, "users", 0)
     clock = SkewedProcesses(tmp_path)

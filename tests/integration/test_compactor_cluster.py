@@ -95,7 +95,7 @@ def verify(cluster: SparkCluster, location: S3Location) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_python_of_the_cluster_cannot_import_this_checkout(cluster: SparkCluster) -> None:
+def test_the_clusters_python_cannot_import_this_checkout(cluster: SparkCluster) -> None:
     code = "import pyarrow, boto3, fastavro\ntry:\n import keyfold\nexcept ImportError: print('none')"
     command = [str(cluster.python), "-c", code]
     done = subprocess.run(
@@ -104,7 +104,7 @@ def test_the_python_of_the_cluster_cannot_import_this_checkout(cluster: SparkClu
     assert done.stdout.strip() == "none", done.stderr
 
 
-def test_a_cluster_cleans_with_code_that_spark_ships_and_shows_no_secret(
+def test_a_cluster_cleans_with_shipped_code_and_shows_no_secret(
     cluster: SparkCluster, location: S3Location, store: S3Store, tmp_path: Path
 ) -> None:
     appended = {place: fill(store, place) for place in PLACES}
@@ -138,7 +138,7 @@ def test_a_cluster_cleans_with_code_that_spark_ships_and_shows_no_secret(
         assert SECRET not in text
 
 
-def test_the_command_by_itself_ships_its_code_to_a_cluster(
+def test_the_command_ships_its_own_code_to_a_cluster(
     cluster: SparkCluster, location: S3Location, store: S3Store, tmp_path: Path
 ) -> None:
     """No spark-submit, no --py-files: what is installed here is sent to executors that do not have it."""
@@ -158,7 +158,7 @@ def test_the_command_by_itself_ships_its_code_to_a_cluster(
         assert read_all(store, place=place) == last_per_key(appended[place])
 
 
-def test_an_executor_that_is_killed_in_the_middle_of_a_pass_costs_nothing_but_time(
+def test_an_executor_killed_during_a_pass_only_delays_it(
     cluster: SparkCluster, location: S3Location, store: S3Store, tmp_path: Path
 ) -> None:
     appended = {place: fill(store, place) for place in PLACES}

@@ -39,7 +39,7 @@ def fill(location: S3Location, partition: int = 0) -> Place:
     return place
 
 
-def test_a_plan_says_why_and_why_not(tmp_path: Path, location: S3Location) -> None:
+def test_a_plan_explains_why_each_log_is_due_or_not(tmp_path: Path, location: S3Location) -> None:
     fill(location)
     fill(location, 1)
     settings = {"min.cleanable.dirty.ratio": "0", "min.compaction.lag.ms": "3600000"}
@@ -52,7 +52,7 @@ def test_a_plan_says_why_and_why_not(tmp_path: Path, location: S3Location) -> No
     assert "younger than min.compaction.lag.ms" in found["why_not"]
 
 
-def test_a_lost_manifest_is_exit_code_one_and_nothing_is_touched(tmp_path: Path, location: S3Location) -> None:
+def test_a_lost_manifest_exits_with_1_and_changes_nothing(tmp_path: Path, location: S3Location) -> None:
     place = fill(location)
     store = location.open()
     store.delete(place.manifest_key)
@@ -65,7 +65,7 @@ def test_a_lost_manifest_is_exit_code_one_and_nothing_is_touched(tmp_path: Path,
     store.close()
 
 
-def test_an_idle_run_starts_no_spark_and_ends_within_a_second_of_work(tmp_path: Path, location: S3Location) -> None:
+def test_an_idle_run_starts_no_spark(tmp_path: Path, location: S3Location) -> None:
     fill(location)
     path = config(tmp_path, location, min_cleanable_dirty_ratio="1")
     begun = time.monotonic()
@@ -76,7 +76,7 @@ def test_an_idle_run_starts_no_spark_and_ends_within_a_second_of_work(tmp_path: 
     print(f"process and all: {took_s:.2f} s")
 
 
-def test_a_store_that_refuses_some_requests_ends_no_run(
+def test_occasional_store_errors_do_not_end_a_run(
     tmp_path: Path, location: S3Location, local_s3: LocalS3Process, sharded: Sharded
 ) -> None:
     """One refused write of each stage of the probe, and 5 % of everything."""
@@ -90,7 +90,7 @@ def test_a_store_that_refuses_some_requests_ends_no_run(
         assert local_s3.struck()[:3] == [1, 1, 1]
 
 
-def test_a_store_without_conditional_writes_is_refused_although_it_refuses_some_requests(
+def test_a_store_without_conditional_writes_is_refused_despite_occasional_errors(
     tmp_path: Path, location: S3Location, local_s3: LocalS3Process
 ) -> None:
     fill(location)
@@ -113,7 +113,7 @@ def test_a_store_without_conditional_writes_is_refused_although_it_refuses_some_
         ("topics_regex", ".*", "are both set"),
     ],
 )
-def test_a_wrong_key_is_named_before_anything_happens(
+def test_an_unknown_key_is_reported_before_anything_happens(
     tmp_path: Path, location: S3Location, key: str, value: str, word: str
 ) -> None:
     done = here("compact", "run", config(tmp_path, location, **{key: value}), "--once")
@@ -128,7 +128,7 @@ def test_a_topic_that_is_not_configured_is_refused(tmp_path: Path, location: S3L
     assert "does not include topic `orders`" in done.stderr
 
 
-def test_per_topic_values_win_over_general_ones_and_those_over_what_kafka_said() -> None:
+def test_per_topic_values_override_general_ones_which_override_kafkas() -> None:
     from keyfold_compactor.options import CompactOptions
 
     options = CompactOptions.parse(
@@ -147,7 +147,7 @@ def test_the_idle_path_imports_neither_spark_nor_arrow() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_codecs_of_the_configuration_are_those_of_the_log() -> None:
+def test_the_configured_codecs_are_those_of_the_log_format() -> None:
     from typing import get_args
 
     from keyfold.config.option_fields import Codec
@@ -156,7 +156,7 @@ def test_codecs_of_the_configuration_are_those_of_the_log() -> None:
     assert get_args(Codec) == CODECS
 
 
-def test_the_module_is_a_script_as_spark_submit_runs_it(tmp_path: Path, location: S3Location) -> None:
+def test_the_module_runs_as_a_spark_submit_script(tmp_path: Path, location: S3Location) -> None:
     """A script's own folder comes first on sys.path: no module of ours may hide another's."""
     import keyfold_compactor
 

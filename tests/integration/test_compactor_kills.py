@@ -14,7 +14,7 @@ from tests.support.moto import LocalS3Process
 @pytest.mark.spark
 @pytest.mark.any_spark
 @pytest.mark.usefixtures("spark")
-def test_a_compactor_that_is_killed_three_times_leaves_the_log_whole(tmp_path: Path) -> None:
+def test_a_compactor_killed_three_times_leaves_the_log_sound(tmp_path: Path) -> None:
     with LocalS3Process() as s3:
         s3.create_bucket("storm")
         location = s3.location("storm")

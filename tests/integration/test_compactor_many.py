@@ -84,7 +84,7 @@ def test_a_plan_and_a_run_with_nothing_to_do_import_no_spark_and_start_no_jvm(
 
 
 @pytest.mark.spark
-def test_hundreds_of_small_partitions_are_four_jobs_of_spark_and_an_idle_run_is_none(
+def test_hundreds_of_small_partitions_take_four_spark_jobs_and_an_idle_run_takes_none(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     from keyfold_compactor.spark.executor import SparkExecutor
@@ -113,7 +113,7 @@ def test_hundreds_of_small_partitions_are_four_jobs_of_spark_and_an_idle_run_is_
 
 @pytest.mark.full
 @pytest.mark.spark
-def test_commands_at_once_share_the_partitions_and_all_succeed(tmp_path: Path, location: S3Location) -> None:
+def test_concurrent_commands_share_the_partitions_and_all_succeed(tmp_path: Path, location: S3Location) -> None:
     places = fill(location, 40)
     store = location.open()
     size_bytes = load(store, places[0]).size_bytes

@@ -101,7 +101,7 @@ def after_runs(port: int, count: int, process: subprocess.Popen[str]) -> dict[st
     raise AssertionError(f"no {count} runs within two minutes")
 
 
-def test_the_loop_serves_what_its_runs_did_until_it_ends(tmp_path: Path, location: S3Location) -> None:
+def test_the_loop_serves_metrics_of_its_runs_until_it_ends(tmp_path: Path, location: S3Location) -> None:
     size_bytes = fill(location)
     fill(location, is_lost=True, partition=1)
     port = free_port()
@@ -126,7 +126,7 @@ def test_the_loop_serves_what_its_runs_did_until_it_ends(tmp_path: Path, locatio
         scraped(port)
 
 
-def test_a_port_that_is_taken_ends_the_process_before_it_touches_anything(tmp_path: Path, location: S3Location) -> None:
+def test_a_port_in_use_ends_the_process_before_it_changes_anything(tmp_path: Path, location: S3Location) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         path = config(tmp_path, location, metrics_port=str(port))
@@ -136,9 +136,7 @@ def test_a_port_that_is_taken_ends_the_process_before_it_touches_anything(tmp_pa
     assert "Traceback" not in done.stderr
 
 
-def test_a_single_run_pushes_what_its_report_says_also_when_a_partition_fails(
-    tmp_path: Path, location: S3Location
-) -> None:
+def test_a_single_run_pushes_its_report_even_if_a_partition_fails(tmp_path: Path, location: S3Location) -> None:
     fill(location)
     fill(location, is_lost=True, partition=1)
     got: list[str] = []
@@ -176,7 +174,7 @@ def test_a_single_run_pushes_what_its_report_says_also_when_a_partition_fails(
     assert samples["keyfold_compactor_last_run_timestamp_seconds"] == pytest.approx(time.time(), abs=60)
 
 
-def test_a_gateway_that_is_away_changes_neither_report_nor_exit_code(tmp_path: Path, location: S3Location) -> None:
+def test_an_unavailable_gateway_changes_neither_report_nor_exit_code(tmp_path: Path, location: S3Location) -> None:
     fill(location)
     path = config(tmp_path, location, metrics_push_url=f"http://127.0.0.1:{free_port()}")
     done = subprocess.run([*COMMAND, path, "--once"], capture_output=True, text=True, timeout=120, check=False)
@@ -187,7 +185,7 @@ def test_a_gateway_that_is_away_changes_neither_report_nor_exit_code(tmp_path: P
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
-def test_a_run_with_spark_reports_what_its_tasks_moved_and_waited(tmp_path: Path, location: S3Location) -> None:
+def test_a_run_on_spark_reports_bytes_moved_and_throttling_of_its_tasks(tmp_path: Path, location: S3Location) -> None:
     for partition in range(3):
         fill(location, partition=partition)
     rate = {"min_cleanable_dirty_ratio": "0", "log_cleaner_io_max_bytes_per_second": "10000"}
@@ -207,7 +205,7 @@ def test_a_run_with_spark_reports_what_its_tasks_moved_and_waited(tmp_path: Path
 
 @pytest.mark.full
 @pytest.mark.spark
-def test_a_loop_with_spark_counts_what_its_tasks_moved_and_waited(tmp_path: Path, location: S3Location) -> None:
+def test_a_loop_on_spark_counts_bytes_moved_and_throttling_of_its_tasks(tmp_path: Path, location: S3Location) -> None:
     for partition in range(3):
         fill(location, partition=partition)
     port = free_port()

@@ -57,7 +57,7 @@ def keys(location: S3Location) -> Sequence[str]:
     )
 
 
-def test_a_run_with_nothing_to_clean_carries_what_is_new_and_starts_no_spark(
+def test_a_run_with_nothing_to_clean_replicates_new_data_without_spark(
     tmp_path: Path, location: S3Location, local_s3: LocalS3Process, keyfold: Callable[..., Said]
 ) -> None:
     place = fill(location)
@@ -86,7 +86,7 @@ def test_a_run_with_nothing_to_clean_carries_what_is_new_and_starts_no_spark(
         far.close()
 
 
-def test_a_registration_that_cannot_be_read_is_said_beside_a_plan_and_not_in_it(
+def test_an_unreadable_registration_is_reported_beside_the_plan_not_in_it(
     tmp_path: Path, location: S3Location, keyfold: Callable[..., Said]
 ) -> None:
     fill(location)

@@ -56,7 +56,7 @@ def same(executor: Executor) -> Executor:
     return executor
 
 
-def test_two_passes_leave_what_the_dict_has_where_a_task_maps_whole_logs(
+def test_two_passes_leave_the_dicts_records_if_one_task_maps_a_log(
     spark: Any, location: S3Location, store: S3Store
 ) -> None:
     places = {name: Place("whole", "users", number) for number, name in enumerate(SHAPES)}
@@ -75,7 +75,7 @@ def test_two_passes_leave_what_the_dict_has_where_a_task_maps_whole_logs(
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("name", SPLIT)
-def test_two_passes_leave_what_the_dict_has_where_many_tasks_map_a_log(
+def test_two_passes_leave_the_dicts_records_if_many_tasks_map_a_log(
     spark: Any, location: S3Location, store: S3Store, name: str
 ) -> None:
     place = Place("split", "users", list(SPLIT).index(name))

@@ -147,7 +147,7 @@ WAYS: list[tuple[str, Stop]] = [
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("stop", [way for _, way in WAYS], ids=[name for name, _ in WAYS])
-def test_one_signal_to_the_group_ends_a_run_after_the_pass_under_way(
+def test_one_signal_to_the_process_group_ends_a_run_after_the_current_pass(
     location: S3Location, store: S3Store, tmp_path: Path, stop: Stop
 ) -> None:
     appended = fill(store, 2000)
@@ -164,7 +164,7 @@ def test_one_signal_to_the_group_ends_a_run_after_the_pass_under_way(
 
 @pytest.mark.full
 @pytest.mark.parametrize("stop", [way for _, way in WAYS], ids=[name for name, _ in WAYS])
-def test_one_signal_to_the_group_ends_a_loop_between_two_runs(
+def test_one_signal_to_the_process_group_ends_a_loop_between_two_runs(
     location: S3Location, store: S3Store, tmp_path: Path, stop: Stop
 ) -> None:
     fill(store, 10)
@@ -180,7 +180,7 @@ def test_one_signal_to_the_group_ends_a_loop_between_two_runs(
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_two_signals_or_a_kill_end_at_once_and_leave_no_process_behind(
+def test_two_signals_or_a_kill_end_it_immediately_and_leave_no_process(
     location: S3Location, store: S3Store, tmp_path: Path, number: signal.Signals
 ) -> None:
     appended = fill(store, 2000)

@@ -134,7 +134,7 @@ def test_two_runs_of_the_command_clean_every_partition(location: S3Location, sto
 
 
 @pytest.mark.usefixtures("spark")
-def test_a_store_that_refuses_some_requests_holds_up_no_run(
+def test_occasional_store_errors_do_not_block_a_run(
     location: S3Location, store: S3Store, tmp_path: Path, server: LocalS3Process
 ) -> None:
     """5 % of all requests are answered with 503, from the command's first to its last, and some for sure."""
@@ -151,7 +151,7 @@ def test_a_store_that_refuses_some_requests_holds_up_no_run(
     assert read_all(store, place=place) == last_per_key(appended)
 
 
-def test_however_a_log_is_mapped_and_its_masks_travel_the_result_is_the_same(
+def test_the_result_does_not_depend_on_how_logs_are_mapped_and_masks_travel(
     spark: SparkSession, location: S3Location, store: S3Store, sharded: Sharded
 ) -> None:
     """The same records in many partitions: mapped in one task or many, masks through the driver, shuffled, or both.

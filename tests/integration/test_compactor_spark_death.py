@@ -66,7 +66,7 @@ def next_report(process: subprocess.Popen[str]) -> dict[str, Any]:
     return {f"{p['topic']}-{p['partition']}": p for p in document["partitions"]}
 
 
-def test_a_spark_of_ours_that_died_is_started_anew_and_no_pass_is_left_half_done(
+def test_a_spark_started_by_the_process_is_restarted_after_it_died_and_no_pass_is_left_unfinished(
     location: S3Location, store: S3Store, tmp_path: Path
 ) -> None:
     changes = {"spark.master": "local[1]", "log.cleaner.io.max.bytes.per.second": "400000"}

@@ -62,7 +62,7 @@ def finish(store: S3Store) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_answer_that_is_lost_is_nobodys_business(store: S3Store, local_s3: LocalS3Process, kind: str) -> None:
+def test_one_lost_answer_to_a_deletion_is_retried_silently(store: S3Store, local_s3: LocalS3Process, kind: str) -> None:
     store.put("x", b"1", Create())
     local_s3.set_faults(KINDS[kind])
     store.delete("x")
@@ -70,7 +70,7 @@ def test_one_answer_that_is_lost_is_nobodys_business(store: S3Store, local_s3: L
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_store_that_never_answers_a_deletion_says_so(store: S3Store, local_s3: LocalS3Process, kind: str) -> None:
+def test_a_deletion_that_is_never_answered_is_reported(store: S3Store, local_s3: LocalS3Process, kind: str) -> None:
     store.put("x", b"1", Create())
     local_s3.set_faults(replace(KINDS[kind], times=-1))
     with pytest.raises(StoreUnavailable):
@@ -80,7 +80,7 @@ def test_a_store_that_never_answers_a_deletion_says_so(store: S3Store, local_s3:
 @pytest.mark.sharded
 @pytest.mark.parametrize("times", [1, -1], ids=["one answer lost", "no answer ever"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_pass_whose_deletions_get_no_answer_leaves_the_log_and_the_next_one_finishes(
+def test_a_pass_whose_deletions_time_out_leaves_the_log_sound_and_the_next_pass_finishes(
     store: S3Store, local_s3: LocalS3Process, kind: str, times: int
 ) -> None:
     filled(store)
@@ -94,7 +94,7 @@ def test_a_pass_whose_deletions_get_no_answer_leaves_the_log_and_the_next_one_fi
 @pytest.mark.sharded
 @pytest.mark.parametrize("times", [1, -1], ids=["one answer lost", "no answer ever"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_replicator_whose_deletions_get_no_answer_goes_on_and_deletes_when_it_has_one(
+def test_a_replicator_whose_deletions_time_out_continues_and_deletes_later(
     store: S3Store, local_s3: LocalS3Process, kind: str, times: int
 ) -> None:
     filled(store)

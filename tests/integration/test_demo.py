@@ -109,7 +109,7 @@ def check_numbers(summary: dict[str, Any]) -> None:
 @pytest.mark.full
 @pytest.mark.kafka
 @pytest.mark.spark
-def test_the_demo_holds_stays_when_asked_and_leaves_nothing(tmp_path: Path) -> None:
+def test_the_demo_succeeds_stays_up_on_request_and_leaves_nothing(tmp_path: Path) -> None:
     demo = Demo(tmp_path, "--json", "--keep")
     demo.wait_for("Press Enter or Ctrl-C to stop them")
     summary = json.loads(demo.out)
@@ -140,7 +140,7 @@ def test_the_demo_holds_stays_when_asked_and_leaves_nothing(tmp_path: Path) -> N
 @pytest.mark.full
 @pytest.mark.kafka
 @pytest.mark.spark
-def test_the_story_is_told_in_plain_lines_where_no_terminal_is_and_a_proxy_is_set(tmp_path: Path) -> None:
+def test_without_a_terminal_and_with_a_proxy_the_demo_prints_plain_lines(tmp_path: Path) -> None:
     dead = f"http://127.0.0.1:{free_port()}"
     names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
     proxies = dict.fromkeys(names, dead)
@@ -176,7 +176,7 @@ def test_an_interrupted_demo_leaves_nothing(tmp_path: Path, said: str, running: 
     demo.assert_nothing_is_left()
 
 
-def test_a_missing_java_is_one_clear_line(tmp_path: Path) -> None:
+def test_a_missing_java_is_reported_in_one_line(tmp_path: Path) -> None:
     demo = Demo(tmp_path, PATH=str(tmp_path), JAVA_HOME="")
     assert demo.process.wait(60) == 1
     assert demo.err.splitlines()[0] == "error: Java 17 or newer is required: there is no java on PATH"

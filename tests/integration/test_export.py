@@ -102,7 +102,9 @@ def test_from_s3_to_s3_and_read_by_pyarrow(
     assert len(names(store)) == 2
 
 
-def test_an_unsteady_store_changes_nothing(big: MadeLog, store: S3Store, bucket: str, local_s3: LocalS3Process) -> None:
+def test_store_faults_change_nothing_in_an_export(
+    big: MadeLog, store: S3Store, bucket: str, local_s3: LocalS3Process
+) -> None:
     local_s3.set_faults(
         Fault(r"^POST .*uploads", status=503),
         Fault(r"^PUT .*lake.*partNumber", status=DROP, skip=1),
@@ -121,7 +123,7 @@ def test_an_unsteady_store_changes_nothing(big: MadeLog, store: S3Store, bucket:
     assert offsets == list(range(BIG))
 
 
-def test_a_killed_export_shows_nothing_and_is_replaced(
+def test_a_killed_export_publishes_nothing_and_can_be_replaced(
     big: MadeLog, store: S3Store, bucket: str, local_s3: LocalS3Process
 ) -> None:
     to = ("--to", f"s3://{bucket}/lake/users", "--rows-per-file", "6000")

@@ -20,7 +20,7 @@ BLOCK = re.compile(r"^```(?P<kind>\w+)(?: file=(?P<file>\S+))?\n(?P<text>.*?)^``
 @pytest.mark.full
 @pytest.mark.kafka
 @pytest.mark.spark
-def test_the_getting_started_page_runs_as_it_is_written(
+def test_the_getting_started_page_runs_as_written(
     broker: KafkaBroker, local_s3: LocalS3Process, tmp_path: Path
 ) -> None:
     environment = {

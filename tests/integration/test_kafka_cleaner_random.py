@@ -16,7 +16,7 @@ SEEDS = range(1, 11)
 
 
 @pytest.mark.kafka
-def test_what_kafka_leaves_of_random_topics_is_what_keyfold_leaves(broker: KafkaBroker) -> None:
+def test_kafka_and_keyfold_leave_the_same_records_of_random_topics(broker: KafkaBroker) -> None:
     outcome = compare_seeds(Lab(broker), SEEDS, rounds=3)
     # The seeds are not vacuous: each way a round can go has happened.
     assert outcome.cleaned_by_both >= 10

@@ -78,7 +78,7 @@ def newest(records: Sequence[Record], begin: int, end: int) -> int:
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", [1, 2, 4])
-def test_retention_by_time_ends_at_the_same_segment_and_both_go_on_cleaning(broker: KafkaBroker, seed: int) -> None:
+def test_retention_by_time_stops_at_the_same_segment_and_both_continue_cleaning(broker: KafkaBroker, seed: int) -> None:
     both = Expiring(Lab(broker), seed)
     times = sorted(both.newest_by_segment())
     # A moment that no segment is near to, two thirds into the log.
@@ -92,7 +92,7 @@ def test_retention_by_time_ends_at_the_same_segment_and_both_go_on_cleaning(brok
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", [3, 5])
-def test_retention_by_size_ends_at_the_same_segment_and_both_go_on_cleaning(broker: KafkaBroker, seed: int) -> None:
+def test_retention_by_size_stops_at_the_same_segment_and_both_continue_cleaning(broker: KafkaBroker, seed: int) -> None:
     both = Expiring(Lab(broker), seed)
     count = len(both.bases) // 2
     kafka_bytes = sum(list(both.lab.segments(both.topic).values())[count:])

@@ -94,7 +94,7 @@ def said(records: list[Record]) -> list[str]:
     return [f"{key}@{offset}" for key, offset in keys]
 
 
-def test_the_active_segment_is_never_cleaned_by_kafka_and_is_not_in_keyfolds_log_yet(lab: Lab) -> None:
+def test_kafka_never_cleans_the_active_segment_and_keyfold_does_not_have_it_yet(lab: Lab) -> None:
     both = Both(lab)
     both.produce("a=1 b=1 a=2")
     both.lab.produce({both.topic: [[Message(b"a", b"3", BASE_MS + SENTINEL_STEP_MS)]]})
@@ -104,7 +104,7 @@ def test_the_active_segment_is_never_cleaned_by_kafka_and_is_not_in_keyfolds_log
     assert both.twin.manifest.next_offset == both.active_base
 
 
-def test_an_expired_tombstone_waits_for_new_data_in_kafka_and_goes_by_itself_here(lab: Lab) -> None:
+def test_an_expired_tombstone_waits_for_new_data_in_kafka_but_not_in_keyfold(lab: Lab) -> None:
     both = Both(lab)
     both.produce("a=1 b=1 a=")
     both.clean()
@@ -120,7 +120,7 @@ def test_an_expired_tombstone_waits_for_new_data_in_kafka_and_goes_by_itself_her
     assert both.kafka_cleaned == both.twin.records
 
 
-def test_records_without_a_key_are_dropped_by_kafka_and_kept_here_unless_asked(lab: Lab) -> None:
+def test_records_without_a_key_are_dropped_by_kafka_and_by_keyfold_only_if_configured(lab: Lab) -> None:
     both = Both(lab, cleanup_policy="delete", retention_ms="-1")  # these records are years old
     asked = Twin(replace(EAGER, remove_keyless=True))
     both.produce("a=1 =x a=2 =y =z b=1")
@@ -151,7 +151,7 @@ def test_an_empty_key_is_a_key_and_an_empty_value_is_no_tombstone(lab: Lab) -> N
     assert both.twin.records == both.kafka_cleaned
 
 
-def test_a_future_timestamp_blocks_kafkas_cleaner_by_the_lag_and_not_keyfolds(lab: Lab) -> None:
+def test_a_future_timestamp_blocks_kafkas_cleaner_under_a_lag_but_not_keyfolds(lab: Lab) -> None:
     """Kafka tells a young segment by its records' timestamps, keyfold by the time of the append."""
     settings = replace(EAGER, min_compaction_lag_ms=DAY_MS)
     both = Both(lab, settings, min_compaction_lag_ms=str(DAY_MS))
@@ -171,7 +171,7 @@ def test_a_future_timestamp_blocks_kafkas_cleaner_by_the_lag_and_not_keyfolds(la
     assert said(both.twin.records) == ["a@1", "b@3"]
 
 
-def test_a_past_timestamp_defeats_the_lag_in_kafka_and_not_here(lab: Lab) -> None:
+def test_a_past_timestamp_defeats_the_lag_in_kafka_but_not_in_keyfold(lab: Lab) -> None:
     settings = replace(EAGER, min_compaction_lag_ms=DAY_MS)
     both = Both(lab, settings, min_compaction_lag_ms=str(DAY_MS))
     both.produce("a=1 a=2")
@@ -180,7 +180,7 @@ def test_a_past_timestamp_defeats_the_lag_in_kafka_and_not_here(lab: Lab) -> Non
     assert said(both.twin.records) == ["a@0", "a@1"], "a reader within the lag sees every record"
 
 
-def test_kafka_keeps_the_delete_horizon_that_it_once_set_and_keyfold_goes_by_the_setting_of_now(lab: Lab) -> None:
+def test_kafka_keeps_a_delete_horizon_once_set_and_keyfold_uses_the_current_setting(lab: Lab) -> None:
     both = Both(lab, replace(EAGER, delete_retention_ms=YEARS_MS))
     both.produce("a=1 a=")
     both.clean()
@@ -192,7 +192,7 @@ def test_kafka_keeps_the_delete_horizon_that_it_once_set_and_keyfold_goes_by_the
     assert said(both.twin.records) == ["b@3"]
 
 
-def test_both_weigh_their_own_bytes_so_a_threshold_between_their_ratios_is_judged_apart(lab: Lab) -> None:
+def test_dirty_ratios_differ_because_each_side_counts_its_own_bytes(lab: Lab) -> None:
     both = Both(lab)
     both.produce(" ".join(f"{n}={'v' * 50}" for n in range(60)))
     both.clean()
@@ -217,7 +217,7 @@ def test_emptied_segments_and_the_log_start_stay_where_they_were(lab: Lab) -> No
     assert lab.read({both.topic: 1})[both.topic][0] == both.twin.records[0]
 
 
-def test_a_pass_that_finds_only_new_keys_removes_nothing_on_either_side(lab: Lab) -> None:
+def test_a_pass_over_new_keys_only_removes_nothing_on_either_side(lab: Lab) -> None:
     both = Both(lab)
     both.produce("a=1 b=1")
     both.clean()
@@ -228,7 +228,7 @@ def test_a_pass_that_finds_only_new_keys_removes_nothing_on_either_side(lab: Lab
 
 
 @pytest.mark.full
-def test_a_map_that_is_too_small_cuts_kafkas_pass_and_loses_tombstones_early_and_keyfolds_is_never_cut() -> None:
+def test_a_small_offset_map_cuts_kafkas_pass_and_starts_horizons_early_but_not_keyfolds() -> None:
     """A cut pass of Kafka stamps the horizon of tombstones whose older values still live in the part it left."""
     tiny_map = {"log.cleaner.io.buffer.load.factor": "0.0002", "log.cleaner.dedupe.buffer.size": str(2**21)}
     text = " ".join([f"{n}=1" for n in range(40)] + [f"{n}=" for n in range(20)] + [f"{n}=2" for n in range(30, 40)])

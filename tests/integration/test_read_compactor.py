@@ -56,7 +56,7 @@ class World:
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(25))
-def test_what_is_read_while_the_compactor_runs_is_a_state_that_existed(seed: int) -> None:
+def test_reads_during_compaction_return_a_state_that_existed(seed: int) -> None:
     world = World(seed)
     for _ in range(4):
         world.append()
@@ -79,7 +79,7 @@ def test_what_is_read_while_the_compactor_runs_is_a_state_that_existed(seed: int
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(25))
-def test_repair_brings_back_the_state_that_the_compactor_left(seed: int) -> None:
+def test_repair_restores_the_state_that_the_compactor_left(seed: int) -> None:
     world = World(seed)
     for _ in range(world.random.randrange(2, 10)):
         world.append()

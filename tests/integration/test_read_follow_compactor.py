@@ -40,7 +40,7 @@ class Ticks(Event):
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(15))
-def test_batches_and_states_that_are_read_while_the_compactor_runs_existed(seed: int) -> None:
+def test_batches_and_states_read_during_compaction_existed(seed: int) -> None:
     world = World(seed)
     for _ in range(4):
         world.append()
@@ -78,7 +78,7 @@ def test_batches_and_states_that_are_read_while_the_compactor_runs_existed(seed:
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(15))
-def test_a_follower_that_restarts_now_and_then_has_the_state_of_the_log_or_is_told(seed: int) -> None:
+def test_a_restarting_follower_has_the_logs_state_or_gets_an_error(seed: int) -> None:
     world = World(seed)
     world.append()
     world.store.meddle = world.meddle

@@ -48,7 +48,7 @@ def test_a_follower_sees_what_is_committed_while_it_waits(store: S3Store, bucket
     later.join()
 
 
-def test_a_segment_that_was_cut_off_is_damage_and_not_an_error_of_the_store(store: S3Store, bucket: str) -> None:
+def test_a_truncated_segment_is_damage_and_not_a_store_error(store: S3Store, bucket: str) -> None:
     made = MadeLog(store=store)
     entry = made.append([record(o, f"k{o}", f"value {o}" * 9) for o in range(50)])
     key = made.place.key(entry.name)

@@ -53,7 +53,7 @@ def test_the_library_opens_a_log_by_its_url(made: MadeLog, bucket: str) -> None:
         assert [r.offset for r in log.read(from_offset=0)] == list(range(260, 300))
 
 
-def test_the_command_finds_the_bucket_by_the_usual_variables(made: MadeLog, bucket: str) -> None:
+def test_the_command_finds_the_bucket_by_the_standard_variables(made: MadeLog, bucket: str) -> None:
     url = f"s3://{bucket}/topics"
     rows = [json.loads(line) for line in run("log", "cat", url, "users", "--json").stdout.splitlines()]
     assert [row["offset"] for row in rows] == list(range(300))
@@ -65,7 +65,7 @@ def test_the_command_finds_the_bucket_by_the_usual_variables(made: MadeLog, buck
     )  # fmt: skip
 
 
-def test_a_missing_bucket_is_one_clear_line(store: S3Store) -> None:
+def test_a_missing_bucket_is_reported_in_one_line(store: S3Store) -> None:
     assert store
     with pytest.raises(BucketMissing):
         keyfold.open_log("s3://nobody-has-this/topics", "users").partitions()
@@ -77,7 +77,7 @@ def test_a_missing_bucket_is_one_clear_line(store: S3Store) -> None:
         assert "Traceback" not in done.stderr
 
 
-def test_missing_rights_are_one_clear_line(made: MadeLog, bucket: str, local_s3: LocalS3Process) -> None:
+def test_missing_permissions_are_reported_in_one_line(made: MadeLog, bucket: str, local_s3: LocalS3Process) -> None:
     local_s3.set_faults(Fault(r"^GET .*_manifest", status=403, times=-1))
     with keyfold.open_log(f"s3://{bucket}/topics", "users") as log, pytest.raises(AccessDenied):
         log.read()
@@ -86,9 +86,7 @@ def test_missing_rights_are_one_clear_line(made: MadeLog, bucket: str, local_s3:
     assert done.stderr.startswith(f"error: `{made.place.manifest_key}`")
 
 
-def test_reads_are_repeated_over_a_few_faults_and_end_in_words_over_many(
-    made: MadeLog, bucket: str, local_s3: LocalS3Process
-) -> None:
+def test_reads_retry_a_few_faults_and_report_many(made: MadeLog, bucket: str, local_s3: LocalS3Process) -> None:
     local_s3.set_faults(Fault(r"^GET .*\.avro", status=DROP), Fault(r"^GET .*\.avro", status=503))
     with keyfold.open_log(f"s3://{bucket}/topics", "users") as log:
         assert len(list(log.read())) == 300

@@ -24,7 +24,7 @@ def world_of(s3: LocalS3Process, bucket: str) -> World:
 
 @pytest.mark.full
 @pytest.mark.spark
-def test_what_readers_see_in_a_storm_of_ten_seconds_existed(
+def test_everything_read_in_a_ten_second_storm_existed(
     local_s3: LocalS3Process, bucket: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     tally = storm(world_of(local_s3, bucket), seconds=10, seed=1, each=4, session=spark, folder=tmp_path)

@@ -56,7 +56,7 @@ def registered_back(scene: Scene) -> Scene:
     return back
 
 
-def test_with_warning_nothing_is_lost_and_there_is_a_way_back(between: Scene) -> None:
+def test_a_planned_switch_over_loses_nothing_and_can_be_reversed(between: Scene) -> None:
     scene = between
     replicated(scene)
     with scene.stores() as (source, _):
@@ -93,7 +93,7 @@ def test_with_warning_nothing_is_lost_and_there_is_a_way_back(between: Scene) ->
     assert len(again.manifests()[0].lineage) == 2
 
 
-def test_a_promotion_that_is_asked_for_again_changes_nothing_more(between: Scene) -> None:
+def test_repeating_a_promotion_changes_nothing(between: Scene) -> None:
     scene = between
     replicated(scene)
     scene.keyfold("replica", "promote", *scene.registered, "--old-name", NAME, "--dry-run")
@@ -105,7 +105,9 @@ def test_a_promotion_that_is_asked_for_again_changes_nothing_more(between: Scene
     assert scene.manifests() == first
 
 
-def test_without_warning_what_only_the_old_source_has_is_told_before_it_is_lost(between: Scene) -> None:
+def test_after_an_unplanned_failover_records_only_at_the_old_source_are_reported_before_they_are_lost(
+    between: Scene,
+) -> None:
     scene = between
     replicated(scene)
     append(scene, [record(6, "lost", "6"), record(7, "c", None)])
@@ -133,7 +135,7 @@ def test_without_warning_what_only_the_old_source_has_is_told_before_it_is_lost(
     assert set(latest(log_of(scene))) == {b"a", b"c", b"d", b"new"}
 
 
-def test_an_old_source_without_records_of_its_own_goes_on_as_a_replica(between: Scene) -> None:
+def test_an_old_source_without_extra_records_continues_as_a_replica(between: Scene) -> None:
     scene = between
     replicated(scene)
     back = scene.swapped()
@@ -155,7 +157,7 @@ def test_an_old_source_without_records_of_its_own_goes_on_as_a_replica(between: 
     assert set(latest(log_of(scene))) == {b"c", b"d", b"new"}
 
 
-def test_who_follows_the_old_source_goes_on_at_the_new_one(between: Scene) -> None:
+def test_a_follower_of_the_old_source_continues_at_the_new_one(between: Scene) -> None:
     scene = between
     replicated(scene)
     with scene.stores() as (source, replica):

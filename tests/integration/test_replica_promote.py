@@ -69,7 +69,7 @@ def follow_the_other_way(scene: Scene, far: str, name: str) -> None:
     assert records_at(scene.source, scene) == records_at(scene.replica, scene)
 
 
-def test_a_source_is_switched_over_beside_a_process_that_replicates(between: Scene, far: str) -> None:
+def test_a_source_is_switched_over_while_a_replicator_runs(between: Scene, far: str) -> None:
     scene = between
     append(scene.source, scene, FIRST)
     scene.add()
@@ -94,7 +94,7 @@ def test_a_source_is_switched_over_beside_a_process_that_replicates(between: Sce
     assert process.wait(PATIENCE_S) == 0
 
 
-def test_a_source_that_is_gone_is_failed_over_and_brought_back(between: Scene, far: str) -> None:
+def test_a_lost_source_is_failed_over_and_switched_back(between: Scene, far: str) -> None:
     scene = between
     append(scene.source, scene, FIRST)
     scene.add()

@@ -9,7 +9,7 @@ from tests.support.replica_storm import storm
 
 
 @pytest.mark.full
-def test_a_replica_whose_processes_are_killed_at_any_request_is_always_a_state_of_its_source(between: Scene) -> None:
+def test_a_replica_whose_replicators_are_killed_at_any_request_is_always_a_state_of_its_source(between: Scene) -> None:
     between.add()
     between.keyfold("replica", "enable-compaction", *between.registered)
     report = storm(between, kills=4, seed=1)

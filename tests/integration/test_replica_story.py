@@ -41,7 +41,7 @@ def at_replica(scene: Scene) -> list[Record]:
         return read_all(replica, load(replica, scene.place()), scene.place())
 
 
-def test_the_story_of_the_rule(between: Scene) -> None:
+def test_compaction_waits_until_the_replica_allows_it(between: Scene) -> None:
     scene = between
     write(scene, *RAW)
     scene.add()
@@ -97,7 +97,7 @@ def test_the_story_of_the_rule(between: Scene) -> None:
     assert set(latest(at_replica(scene))) == {b"a", b"d", b"e"}
 
 
-def test_a_format_that_the_replica_cannot_read_waits_for_its_upgrade(between: Scene) -> None:
+def test_a_format_unreadable_at_the_replica_waits_for_its_upgrade(between: Scene) -> None:
     scene = between
     write(scene, *RAW)
     scene.add()
@@ -112,7 +112,7 @@ def test_a_format_that_the_replica_cannot_read_waits_for_its_upgrade(between: Sc
     scene.settle()
 
 
-def test_a_paused_replica_takes_nothing_and_is_held_for(between: Scene) -> None:
+def test_a_paused_replica_copies_nothing_and_holds_tombstones(between: Scene) -> None:
     scene = between
     write(scene, *RAW)
     scene.add()
@@ -137,7 +137,7 @@ def test_a_paused_replica_takes_nothing_and_is_held_for(between: Scene) -> None:
     assert source.purged_to == replica.purged_to == 6
 
 
-def test_no_credential_is_written_down_in_either_bucket(between: Scene) -> None:
+def test_no_credential_is_stored_in_either_bucket(between: Scene) -> None:
     scene = between
     write(scene, *RAW)
     scene.add()
@@ -149,7 +149,7 @@ def test_no_credential_is_written_down_in_either_bucket(between: Scene) -> None:
                 assert not any(secret.encode() in data for secret in SECRETS), info.key
 
 
-def test_a_replica_with_wrong_credentials_is_broken_and_says_so_and_resumes(between: Scene) -> None:
+def test_a_replica_with_wrong_credentials_is_broken_and_later_resumes(between: Scene) -> None:
     scene = between
     write(scene, *RAW)
     scene.add()
@@ -164,7 +164,7 @@ def test_a_replica_with_wrong_credentials_is_broken_and_says_so_and_resumes(betw
 
 
 @pytest.mark.parametrize("topic", ["users"])
-def test_what_is_registered_is_listed_and_removed(between: Scene, topic: str) -> None:
+def test_registrations_are_listed_and_removed(between: Scene, topic: str) -> None:
     scene = between
     write(scene, *RAW)
     scene.add(topics=topic)

@@ -101,7 +101,7 @@ def target(servers: tuple[Any, Any]) -> Iterator[S3Store]:
     store.close()
 
 
-def test_small_and_large_objects_arrive_as_they_are(source: S3Store, target: S3Store) -> None:
+def test_small_and_large_objects_arrive_unchanged(source: S3Store, target: S3Store) -> None:
     jobs = [made(source, f"{n}.avro", 1000 + n) for n in range(20)] + [made(source, "big.avro", BIG)]
     with transfer(source, target) as copying:
         results = list(copying.copy(jobs))
@@ -110,7 +110,7 @@ def test_small_and_large_objects_arrive_as_they_are(source: S3Store, target: S3S
     assert list(target.list_uploads("")) == []
 
 
-def test_damage_at_the_source_is_told_and_nothing_is_visible(
+def test_damage_at_the_source_is_reported_and_nothing_becomes_visible(
     source: S3Store, target: S3Store, servers: tuple[Any, Any]
 ) -> None:
     for size_bytes in (1000, BIG):
@@ -135,7 +135,9 @@ CHAOS: Final = [
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(2))
-def test_two_servers_that_misbehave(moto_servers: tuple[LocalS3Process, LocalS3Process], seed: int) -> None:
+def test_a_transfer_succeeds_between_two_faulty_servers(
+    moto_servers: tuple[LocalS3Process, LocalS3Process], seed: int
+) -> None:
     one, other = moto_servers
     with closing(store_at(one)) as source, closing(store_at(other)) as target:
         jobs = [made(source, f"{n}.avro", 1000 + n) for n in range(40)]
@@ -173,7 +175,7 @@ with Transfer(source.open(), target.open(), topics_dir="topics", retry=retry) as
 """
 
 
-def test_a_process_that_is_killed_again_and_again_sends_nothing_twice(source: S3Store, target: S3Store) -> None:
+def test_a_process_killed_repeatedly_sends_nothing_twice(source: S3Store, target: S3Store) -> None:
     size_bytes = 14 * PART_BYTES + 3
     job = made(source, "big.avro", size_bytes)
     asked = pickle.dumps((source.location, target.location, job))

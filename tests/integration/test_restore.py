@@ -53,7 +53,7 @@ def bare(records: list[Record]) -> list[Record]:
     return [replace(r, offset=0, leader_epoch=0) for r in records]
 
 
-def test_odd_records_come_back_byte_for_byte(rig: Rig, topic: MakeTopic) -> None:
+def test_unusual_records_are_restored_byte_for_byte(rig: Rig, topic: MakeTopic) -> None:
     name, target = topic(config=FOREVER), topic(config=FOREVER)
     producer = Producer({"bootstrap.servers": rig.broker.bootstrap_servers, "message.max.bytes": 10_000_000})
     for message in (
@@ -141,7 +141,9 @@ def test_a_new_topic_is_made_and_only_the_latest_state_is_written(rig: Rig, stor
     store.close()
 
 
-def test_group_offsets_land_where_their_records_did(rig: Rig, store: S3Store, topic: MakeTopic, tmp_path: Path) -> None:
+def test_group_offsets_point_at_the_restored_records(
+    rig: Rig, store: S3Store, topic: MakeTopic, tmp_path: Path
+) -> None:
     log = made_log(store, "grouped")
     log.compact()
     target = topic(config=FOREVER)
@@ -156,7 +158,7 @@ def test_group_offsets_land_where_their_records_did(rig: Rig, store: S3Store, to
     store.close()
 
 
-def test_what_kafka_would_refuse_or_drop_is_said_before_the_first_record(
+def test_records_that_kafka_would_refuse_or_drop_are_reported_before_writing(
     rig: Rig, store: S3Store, topic: MakeTopic
 ) -> None:
     made_log(store, "warned")
@@ -192,7 +194,7 @@ def test_what_kafka_would_refuse_or_drop_is_said_before_the_first_record(
     store.close()
 
 
-def test_a_restore_keeps_to_its_rate(rig: Rig, store: S3Store, topic: MakeTopic) -> None:
+def test_a_restore_respects_its_rate_limit(rig: Rig, store: S3Store, topic: MakeTopic) -> None:
     made_log(store, "slow", 400)
     target = topic(config=FOREVER)
     started = time.monotonic()
@@ -202,9 +204,7 @@ def test_a_restore_keeps_to_its_rate(rig: Rig, store: S3Store, topic: MakeTopic)
     store.close()
 
 
-def test_a_broker_that_is_not_there_and_a_key_that_is_wrong_are_said_plainly(
-    rig: Rig, store: S3Store, tmp_path: Path
-) -> None:
+def test_a_missing_broker_and_an_unknown_key_are_reported(rig: Rig, store: S3Store, tmp_path: Path) -> None:
     made_log(store, "nowhere", 10)
     url = f"s3://{rig.bucket}/topics"
 

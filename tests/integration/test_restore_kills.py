@@ -106,7 +106,7 @@ def bare(records: list[Record]) -> list[Record]:
     return [replace(r, offset=0, leader_epoch=0) for r in records]
 
 
-def test_a_restore_that_is_killed_again_and_again_repeats_and_loses_nothing(
+def test_a_restore_killed_repeatedly_neither_repeats_nor_loses_a_record(
     rig: Rig, store: S3Store, topic: MakeTopic
 ) -> None:
     expected = made_log(store, "killed", KILLED)
@@ -129,7 +129,7 @@ def test_a_restore_that_is_killed_again_and_again_repeats_and_loses_nothing(
 
 
 @pytest.mark.full
-def test_a_broker_that_stands_still_in_the_middle_gets_nothing_twice(
+def test_a_suspended_broker_gets_nothing_twice(
     private_broker: KafkaBroker, local_s3: LocalS3Process, bucket: str, store: S3Store, tmp_path: Path
 ) -> None:
     rig = Rig(private_broker, local_s3, bucket, tmp_path)
@@ -147,7 +147,7 @@ def test_a_broker_that_stands_still_in_the_middle_gets_nothing_twice(
 
 
 @pytest.mark.full
-def test_of_two_restores_at_once_one_is_refused(rig: Rig, store: S3Store, topic: MakeTopic) -> None:
+def test_one_of_two_concurrent_restores_is_refused(rig: Rig, store: S3Store, topic: MakeTopic) -> None:
     expected = made_log(store, "two")
     target = topic(config=FOREVER)
     first = start(rig, "two", target, "--max-records-per-second", "50")  # minutes more than the second one needs
@@ -162,7 +162,7 @@ def test_of_two_restores_at_once_one_is_refused(rig: Rig, store: S3Store, topic:
 
 
 @pytest.mark.full
-def test_a_restore_that_sleeps_while_another_takes_over_wakes_to_send_nothing(
+def test_a_restore_suspended_during_a_takeover_sends_nothing_afterwards(
     rig: Rig, store: S3Store, topic: MakeTopic
 ) -> None:
     expected = made_log(store, "asleep", 6000)
@@ -180,7 +180,9 @@ def test_a_restore_that_sleeps_while_another_takes_over_wakes_to_send_nothing(
     store.close()
 
 
-def test_an_interrupt_stops_it_and_the_next_run_need_not_wait(rig: Rig, store: S3Store, topic: MakeTopic) -> None:
+def test_an_interrupt_stops_a_restore_and_the_next_run_need_not_wait(
+    rig: Rig, store: S3Store, topic: MakeTopic
+) -> None:
     expected = made_log(store, "stopped", 6000)
     target = topic(config=FOREVER)
     first = start(rig, "stopped", target, "--max-records-per-second", "1500", "--lease", str(LONG_S))

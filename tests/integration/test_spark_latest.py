@@ -29,7 +29,9 @@ def latest(spark: SparkSession, log: FolderLog, **wanted: Any) -> DataFrame:
     return latest_state(spark, log.url, log.topic, **{**log.where, **wanted})
 
 
-def test_the_state_is_the_python_readers_whatever_is_clean(spark: SparkSession, log: FolderLog, engine: str) -> None:
+def test_the_state_equals_the_python_readers_for_any_first_dirty_offset(
+    spark: SparkSession, log: FolderLog, engine: str
+) -> None:
     log.fill(0)
     log.fill(3, segments=2)
     log.made(1)

@@ -56,7 +56,7 @@ def expected(url: str) -> dict[str, list[list[int]]]:
 
 
 @pytest.mark.full
-def test_a_session_with_s3a_reads_by_it(url: str, tmp_path: Path) -> None:
+def test_a_session_with_s3a_reads_through_it(url: str, tmp_path: Path) -> None:
     program = [sys.executable, "-m", "tests.support.spark_over_s3", str(s3a_jars(default_cache())), str(tmp_path)]
     answer = subprocess.run(
         [*program, url, "users"], cwd=ROOT, env={**os.environ}, capture_output=True, text=True, check=False, timeout=300
@@ -66,7 +66,7 @@ def test_a_session_with_s3a_reads_by_it(url: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.any_spark
-def test_a_session_without_a_file_system_reads_by_keyfold(
+def test_a_session_without_a_file_system_reads_through_keyfold(
     spark: SparkSession, local_s3: LocalS3Process, url: str
 ) -> None:
     from keyfold.spark import latest_state, read_log

@@ -51,7 +51,7 @@ def setting(spark: SparkSession, **values: str) -> Iterator[None]:
             spark.conf.unset(names[name])
 
 
-def test_the_rows_are_those_of_the_python_reader(spark: SparkSession, log: FolderLog, engine: str) -> None:
+def test_rows_equal_those_of_the_python_reader(spark: SparkSession, log: FolderLog, engine: str) -> None:
     for partition in (0, 1, 12):
         log.fill(partition)
     log.made(5)  # a partition without segments
@@ -100,7 +100,7 @@ def test_an_empty_log_has_the_schema_of_a_full_one(spark: SparkSession, log: Fol
     assert nothing.schema == full.schema
 
 
-def test_a_dataframe_stays_the_moment_it_was_made(spark: SparkSession, log: FolderLog, engine: str) -> None:
+def test_a_dataframe_keeps_the_version_it_was_created_with(spark: SparkSession, log: FolderLog, engine: str) -> None:
     log.fill(0)
     expected = log.records()
     frame = read(spark, log, engine=engine)
@@ -110,7 +110,7 @@ def test_a_dataframe_stays_the_moment_it_was_made(spark: SparkSession, log: Fold
     assert rows(frame) == expected
 
 
-def test_a_collected_object_fails_the_job(spark: SparkSession, log: FolderLog, engine: str) -> None:
+def test_a_deleted_object_fails_the_job(spark: SparkSession, log: FolderLog, engine: str) -> None:
     from keyfold.spark import snapshot_errors
 
     log.fill(0)
@@ -150,7 +150,7 @@ class _LateStore(FolderStore):
         return self.stale.pop(key, None) or FolderStore.get(self, key, max_bytes)
 
 
-def test_a_version_gone_before_spark_looks_is_pinned_anew(spark: SparkSession, log: FolderLog, jvm: str) -> None:
+def test_a_version_deleted_before_spark_reads_it_is_pinned_again(spark: SparkSession, log: FolderLog, jvm: str) -> None:
     log.fill(0)
     key = log.place(0).manifest_key
     stale = {key: log.store.get(key)}
@@ -161,7 +161,7 @@ def test_a_version_gone_before_spark_looks_is_pinned_anew(spark: SparkSession, l
     assert rows(frame) == log.records()
 
 
-def test_names_that_spark_might_misread_are_only_names(spark: SparkSession, tmp_path: Path, engine: str) -> None:
+def test_names_that_spark_might_misread_work(spark: SparkSession, tmp_path: Path, engine: str) -> None:
     log = FolderLog(tmp_path, topics_dir="_raw/env=prod/a[b]*c", topic="_schemas.v1")
     log.fill(0, segments=2)
     log.fill(3, segments=1)
@@ -169,7 +169,7 @@ def test_names_that_spark_might_misread_are_only_names(spark: SparkSession, tmp_
 
 
 @pytest.mark.usefixtures("jvm")
-def test_the_session_decides_who_reads(spark: SparkSession) -> None:
+def test_the_session_decides_which_engine_reads(spark: SparkSession) -> None:
     from keyfold.spark.dataframe.paths import Root, choose_engine
     from keyfold.spark.jvm import has_class
 
@@ -186,7 +186,7 @@ def test_the_session_decides_who_reads(spark: SparkSession) -> None:
         assert choose_engine(spark, "s3://bucket/topics", "auto", None) == Root("s3a://bucket")
 
 
-def test_text_is_text_or_an_error_that_names_the_record(spark: SparkSession, log: FolderLog) -> None:
+def test_invalid_text_is_an_error_that_names_the_record(spark: SparkSession, log: FolderLog) -> None:
     made = log.made(0)
     made.append(
         [
@@ -206,7 +206,7 @@ def test_text_is_text_or_an_error_that_names_the_record(spark: SparkSession, log
     assert [r["value"] for r in lenient.orderBy("offset").collect()] == ["grün", None, "�", None]
 
 
-def test_json_is_of_the_given_type(spark: SparkSession, log: FolderLog) -> None:
+def test_json_has_the_given_type(spark: SparkSession, log: FolderLog) -> None:
     good = [b'{"id": 1, "name": "a"}', None, b'{"name": null, "more": [1]}', b"null", b" \r\n"]
     made = log.made(0)
     made.append([Record(at, 1, "CreateTime", b"k", value) for at, value in enumerate(good)])
@@ -269,7 +269,7 @@ def keep(log: FolderLog) -> None:
     log.store.put(schema_key(log.topics_dir, str(GUID)), json.dumps(SCHEMAS[1]).encode(), Create())
 
 
-def test_avro_is_read_by_each_records_own_schema(spark: SparkSession, log: FolderLog) -> None:
+def test_avro_is_read_with_each_records_own_schema(spark: SparkSession, log: FolderLog) -> None:
     keep(log)
     ada, bob = avro(1, {"name": "ada"}), avro(4, {"name": "bob", "seen": 1_700_000_000_123})
     header = (("other", None), ("__value_schema_id", b"\x01" + GUID.bytes))
@@ -300,7 +300,7 @@ def test_avro_is_read_by_each_records_own_schema(spark: SparkSession, log: Folde
 
 
 @pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE"])
-def test_bytes_by_a_schema_of_their_own_have_no_length(spark: SparkSession, log: FolderLog, mode: str) -> None:
+def test_a_top_level_bytes_schema_has_no_length_prefix(spark: SparkSession, log: FolderLog, mode: str) -> None:
     """As `AbstractKafkaAvroSerializer` writes them: by Spark's `from_avro`, and by keyfold's own decoder."""
     log.store.put(schema_key(log.topics_dir, 1), b'"bytes"', Create())
     values = [b"", b"\2a", b"abc", b"\xff" * 70_000, None]
@@ -331,7 +331,7 @@ def test_avro_that_does_not_fit_is_an_error_or_null(spark: SparkSession, log: Fo
         read(spark, log, value_format="avro", reader_schema='{"type": "nothing"}').collect()
 
 
-def test_what_makes_no_sense_is_refused_before_anything_is_read(spark: SparkSession, log: FolderLog) -> None:
+def test_invalid_arguments_are_refused_before_anything_is_read(spark: SparkSession, log: FolderLog) -> None:
     for wrong in (
         {"value_format": "protobuf"},
         {"mode": "DROPMALFORMED"},

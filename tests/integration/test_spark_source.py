@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.any_spark]
 COLUMNS = ["partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers", "leader_epoch"]
 
 
-def test_a_batch_is_what_the_python_reader_gives(spark: SparkSession, log: FolderLog) -> None:
+def test_a_batch_equals_the_python_readers_result(spark: SparkSession, log: FolderLog) -> None:
     for partition in (0, 1, 12):
         log.fill(partition)
     log.made(5)  # a partition without segments
@@ -56,7 +56,7 @@ def test_bounds_are_exact(spark: SparkSession, log: FolderLog) -> None:
     assert rows(read(spark, log, partitions="1").load()) == [row for row in every if row[0] == 1]
 
 
-def test_fewer_columns_are_as_good(spark: SparkSession, log: FolderLog) -> None:
+def test_a_subset_of_columns_can_be_read(spark: SparkSession, log: FolderLog) -> None:
     log.fill(0)
     pairs = [(row[1], row[4]) for row in log.records()]
 
@@ -83,13 +83,15 @@ def test_fewer_columns_are_as_good(spark: SparkSession, log: FolderLog) -> None:
         ({"topic": "nobody"}, "topic `nobody` not found under"),
     ],
 )
-def test_a_mistake_is_said_in_words(spark: SparkSession, log: FolderLog, options: dict[str, object], said: str) -> None:
+def test_a_wrong_option_is_explained(
+    spark: SparkSession, log: FolderLog, options: dict[str, object], said: str
+) -> None:
     log.fill(0)
     with pytest.raises(Exception, match=said):
         read(spark, log, **options).load().collect()
 
 
-def test_a_schema_of_something_else_is_refused(spark: SparkSession, log: FolderLog, sharded: Sharded) -> None:
+def test_a_foreign_schema_is_refused(spark: SparkSession, log: FolderLog, sharded: Sharded) -> None:
     log.fill(0)
     schemas = [("colour STRING", "unknown column `colour`"), ("offset INT", "column `offset` is bigint, not int")]
     for schema, said in sharded(schemas):
@@ -136,7 +138,7 @@ class Bucket:
         return found, dict(zip(kinds, self.server.struck(), strict=True))
 
 
-def test_filters_keep_requests_from_the_store(spark: SparkSession, server: LocalS3Process) -> None:
+def test_pushed_filters_save_store_requests(spark: SparkSession, server: LocalS3Process) -> None:
     """Four partitions of three segments with three blocks each, of an hour each."""
     if not hasattr(DataSourceReader, "pushFilters"):
         pytest.skip("Spark 4.0 tells a Python source no filters")
@@ -174,9 +176,7 @@ def test_filters_keep_requests_from_the_store(spark: SparkSession, server: Local
     assert (found, sum(requests.values())) == ([], 0)
 
 
-def test_without_sparks_setting_filters_are_not_pushed_down_and_hold_all_the_same(
-    spark: SparkSession, log: FolderLog
-) -> None:
+def test_without_sparks_setting_filters_are_not_pushed_but_still_apply(spark: SparkSession, log: FolderLog) -> None:
     log.fill(0)
     some = [row for row in log.records() if row[1] > 40]
     name = "spark.sql.python.filterPushdown.enabled"

@@ -59,7 +59,7 @@ def run(spark: SparkSession, log: FolderLog, checkpoint: Path, sink: Sink, **opt
         query.stop()
 
 
-def test_each_retained_record_comes_once_across_restarts_compaction_and_collection(
+def test_each_retained_record_arrives_once_across_restarts_compaction_and_gc(
     spark: SparkSession, log: FolderLog, tmp_path: Path
 ) -> None:
     for partition in (0, 1):
@@ -81,7 +81,7 @@ def test_each_retained_record_comes_once_across_restarts_compaction_and_collecti
     assert {row[:2]: row for row in sink.rows} == {row[:2]: row for row in [*first, *before, *log.records()]}
 
 
-def test_limits_hold(spark: SparkSession, log: FolderLog, tmp_path: Path, sharded: Sharded) -> None:
+def test_limits_are_respected(spark: SparkSession, log: FolderLog, tmp_path: Path, sharded: Sharded) -> None:
     if not has_admission():
         pytest.skip("Spark has no admission control for Python sources before 4.2")
     for partition in (0, 1):
@@ -127,9 +127,7 @@ def test_a_running_stream_sees_what_is_appended(spark: SparkSession, log: Folder
         query.stop()
 
 
-def test_a_stream_that_fell_behind_the_delete_horizon_says_so(
-    spark: SparkSession, log: FolderLog, tmp_path: Path
-) -> None:
+def test_a_stream_behind_the_delete_horizon_fails(spark: SparkSession, log: FolderLog, tmp_path: Path) -> None:
     log.fill(0, segments=2, keys=500)
     sink, checkpoint = Sink(), tmp_path / "checkpoint"
     run(spark, log, checkpoint, sink)

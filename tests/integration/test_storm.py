@@ -14,7 +14,7 @@ from tests.support.versitygw import Versitygw
 pytestmark = [pytest.mark.real, pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(1800)]
 
 
-def test_half_a_minute_of_everything_at_once(tmp_path: Path) -> None:
+def test_a_half_minute_storm_breaks_no_guarantee(tmp_path: Path) -> None:
     with (
         KafkaBroker(settings=BROKER) as broker,
         Versitygw() as server,

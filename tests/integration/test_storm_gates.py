@@ -42,7 +42,7 @@ def gate(local_s3: LocalS3Process) -> Iterator[StormGate]:
         (Fault("^PUT ", status=PASS, slow_ms=50), "delayed", True),
     ],
 )
-def test_each_kind_of_fault(
+def test_each_kind_of_fault_can_be_injected(
     local_s3: LocalS3Process, bucket: str, gate: StormGate, fault: Fault, kind: str, is_applied: bool
 ) -> None:
     direct = local_s3.client()
@@ -54,9 +54,7 @@ def test_each_kind_of_fault(
     direct.close()
 
 
-def test_a_late_request_lands_after_its_client_gave_it_up(
-    local_s3: LocalS3Process, bucket: str, gate: StormGate
-) -> None:
+def test_a_late_request_lands_after_its_client_gave_up(local_s3: LocalS3Process, bucket: str, gate: StormGate) -> None:
     direct = local_s3.client()
     gate._plan = FaultPlan([Fault("^PUT ", status=DROP, late_ms=300)])
     assert not _put(gate, bucket)
@@ -65,13 +63,13 @@ def test_a_late_request_lands_after_its_client_gave_it_up(
     direct.close()
 
 
-def test_a_bucket_that_a_drill_has_taken_away_refuses_everything(bucket: str, gate: StormGate) -> None:
+def test_a_bucket_that_a_drill_removed_refuses_everything(bucket: str, gate: StormGate) -> None:
     gate.is_away = True
     assert not _put(gate, bucket)
     gate.is_away = False
     assert _put(gate, bucket)
 
 
-def test_the_weather_has_each_fault_that_a_summary_asks_for() -> None:
+def test_the_random_faults_include_each_fault_of_the_summary() -> None:
     kinds = {kind_of(fault) for faults in FAULTS.values() for fault in faults}
     assert kinds == {kind for kind in MUST_HAPPEN["store"] if not kind.startswith("late, ")}

@@ -38,7 +38,7 @@ def check(gate: Gate, place: S3Location) -> None:
         store.close()
 
 
-def test_a_gate_before_moto_changes_nothing_but_who_may_pass(local_s3: LocalS3Process, bucket: str) -> None:
+def test_a_gate_before_moto_only_decides_which_requests_pass(local_s3: LocalS3Process, bucket: str) -> None:
     with Gate(local_s3.url, access_key_id="testkey") as gate:
         check(gate, location(gate.url, bucket))
         stranger = location(gate.url, bucket, "other").open()
@@ -58,7 +58,7 @@ def test_a_gate_before_versitygw_keeps_signatures() -> None:
         stranger.close()
 
 
-def test_a_gate_strikes_at_the_request_that_it_was_told(local_s3: LocalS3Process, bucket: str) -> None:
+def test_a_gate_fails_the_chosen_request(local_s3: LocalS3Process, bucket: str) -> None:
     with Gate(local_s3.url) as gate:
         store = location(gate.url, bucket).open()
         struck: list[str] = []

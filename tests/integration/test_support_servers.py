@@ -39,14 +39,14 @@ def test_a_changelog_goes_in_and_comes_out_in_order(broker: KafkaBroker, topic: 
 
 
 @pytest.mark.kafka
-def test_a_refused_record_is_an_error_not_a_gap(broker: KafkaBroker, topic: Callable[..., str]) -> None:
+def test_a_refused_record_is_an_error_and_not_a_gap(broker: KafkaBroker, topic: Callable[..., str]) -> None:
     name = topic(config={"cleanup.policy": "compact"})
     with pytest.raises(KeyfoldError, match=name):
         produce_all(broker.bootstrap_servers, name, [(None, b"keyless in a compacted topic", None, 0)])
 
 
 @pytest.mark.kafka
-def test_topics_are_never_made_by_accident(broker: KafkaBroker, topic: Callable[..., str]) -> None:
+def test_topics_are_never_created_by_accident(broker: KafkaBroker, topic: Callable[..., str]) -> None:
     config = {"message.timeout.ms": 3000, "log_level": 0}
     with pytest.raises(KeyfoldError, match="nobody-made-this"):
         produce_all(broker.bootstrap_servers, "nobody-made-this", synthetic(1, key_count=1), config=config)

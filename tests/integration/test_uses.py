@@ -149,19 +149,19 @@ QUICK = {
 @pytest.mark.kafka
 @pytest.mark.spark
 @pytest.mark.parametrize("page", QUICK)
-def test_a_page_does_what_it_promises(reader: Reader, page: str) -> None:
+def test_a_use_case_page_does_what_it_promises(reader: Reader, page: str) -> None:
     QUICK[page](reader)
 
 
 @pytest.mark.full  # two streams of Spark take as long as all else; `test_spark_stream` has them in `make test`
 @pytest.mark.kafka
 @pytest.mark.spark
-def test_the_whole_page_of_a_search_index_does_what_it_promises(private_broker: KafkaBroker, tmp_path: Path) -> None:
+def test_the_whole_search_index_page_does_what_it_promises(private_broker: KafkaBroker, tmp_path: Path) -> None:
     with own_s3() as s3:  # the topic and the bucket of the shorter test have the same names
         PROMISES["search-index"](reader_of(private_broker, s3, tmp_path))
 
 
-def test_each_page_has_a_test_and_its_links_lead_somewhere() -> None:
+def test_each_page_has_a_test_and_working_links() -> None:
     pages = sorted(PAGES.glob("*.md"))
     assert {page.stem for page in pages} == {"README", *PROMISES}
     lost: list[str] = []

@@ -59,7 +59,7 @@ def damage(comparison: Comparison) -> list[tuple[FindingKind, int]]:
     return [(f.kind, f.offset) for f in comparison.findings if f.kind.is_damage]
 
 
-def test_a_log_and_its_topic_are_equal_whatever_is_in_the_records(broker: KafkaBroker, topic: MakeTopic) -> None:
+def test_a_log_equals_its_topic_for_any_records(broker: KafkaBroker, topic: MakeTopic) -> None:
     name = topic(config={"cleanup.policy": "compact"})
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": fresh("t")})
     producer.init_transactions(30)
@@ -79,7 +79,7 @@ def test_a_log_and_its_topic_are_equal_whatever_is_in_the_records(broker: KafkaB
     assert damage(compare(broker, made)) == []
 
 
-def test_after_kafka_has_cleaned_and_after_the_log_was_cleaned(broker: KafkaBroker) -> None:
+def test_a_log_equals_its_topic_after_either_was_cleaned(broker: KafkaBroker) -> None:
     lab, name = Lab(broker), fresh("cleaned")
     lab.create(name, {"delete.retention.ms": "0"})
     rows = [Message(b"k%d" % (i % 40), None if i % 9 == 4 else b"v%d" % i, BASE_MS + i) for i in range(400)]
@@ -97,7 +97,7 @@ def test_after_kafka_has_cleaned_and_after_the_log_was_cleaned(broker: KafkaBrok
     assert damage(compare(broker, made)) == []
 
 
-def test_planted_damage_is_found_with_kafka_always(broker: KafkaBroker, topic: MakeTopic) -> None:
+def test_planted_damage_is_always_found_by_comparing_with_kafka(broker: KafkaBroker, topic: MakeTopic) -> None:
     name = topic(config={"cleanup.policy": "compact"})
     rows = [*synthetic(1000, key_count=2000, tombstone_share=0.1, partition=0)]
     assert produce_all(broker.bootstrap_servers, name, iter(rows)) == 1000
@@ -117,7 +117,7 @@ def test_planted_damage_is_found_with_kafka_always(broker: KafkaBroker, topic: M
     assert repr(rows[tombstone][0]) in next(f.lost for f in found.findings if f.kind is FindingKind.TOMBSTONE_LOST)
 
 
-def test_the_command_and_a_topic_that_is_not_there(
+def test_the_command_reports_a_missing_topic(
     broker: KafkaBroker, topic: MakeTopic, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     name = topic(config=FOREVER)
@@ -142,7 +142,7 @@ def test_the_command_and_a_topic_that_is_not_there(
         pass
 
 
-def test_a_topic_that_was_made_anew(broker: KafkaBroker, topic: MakeTopic) -> None:
+def test_a_recreated_topic_is_reported(broker: KafkaBroker, topic: MakeTopic) -> None:
     name = topic(config=FOREVER)
     produce_all(broker.bootstrap_servers, name, synthetic(20, key_count=50, partition=0))
     made = log_of(broker, name)

@@ -9,7 +9,7 @@ from tests.model.search import explore
 
 
 @pytest.mark.parametrize("passes", [2, pytest.param(3, marks=pytest.mark.soak)])
-def test_no_replica_misses_a_tombstone_without_saying_so(passes: int) -> None:
+def test_no_replica_misses_a_tombstone_unreported(passes: int) -> None:
     reached: set[str] = set()
 
     def see(state: State) -> None:

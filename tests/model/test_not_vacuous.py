@@ -83,7 +83,7 @@ def missing(counted: Counter[str], *wanted: str) -> list[str]:
 
 
 @pytest.mark.full
-def test_passes_purge_merge_mark_and_are_collected() -> None:
+def test_passes_purge_merge_mark_and_their_garbage_is_deleted() -> None:
     world = Watched(bounds=Bounds(compactors=1, passes=3, stored=(1, 2, 4))).explored()
     assert not missing(
         world.facts,
@@ -99,7 +99,7 @@ def test_passes_purge_merge_mark_and_are_collected() -> None:
 
 
 @pytest.mark.full
-def test_faults_of_two_sinks_and_what_follows_are_reached() -> None:
+def test_faults_of_two_sinks_and_their_consequences_are_reached() -> None:
     world = Watched(bounds=Bounds(sinks=2, faults=1, reader=False)).explored()
     assert not missing(world.facts, "late commit", "late upload", "late DELETE")
     assert not missing(
@@ -126,7 +126,7 @@ def test_faults_of_two_compactors_are_reached() -> None:
     )
 
 
-def test_readers_are_refused_where_nothing_is_waited_for() -> None:
+def test_readers_are_refused_if_no_delay_protects_them() -> None:
     world = Watched(bounds=Bounds(compactors=1, passes=2, stored=(1, 2, 3, 4), timely=False, gc=False)).explored()
     assert not missing(world.taken, "the reader is refused", "the reader goes on")
 
@@ -139,7 +139,7 @@ def test_sinks_and_compactors_meet() -> None:
 
 
 @pytest.mark.full
-def test_segments_expire_before_beside_and_behind_passes() -> None:
+def test_segments_expire_before_during_and_after_passes() -> None:
     world = Watched(bounds=Bounds(compactors=2, parts=1, expires=1, stored=(1, 2), timely=False, gc=False)).explored()
     assert not missing(
         world.facts, "log start moved", "whole log expired", "log expired in part", "log start moved, and a pass"

@@ -239,6 +239,6 @@ def test_the_model_finds(planted: Planted) -> None:
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda p: p.name)
-def test_the_same_world_holds_without_the_mistake(planted: Planted) -> None:
+def test_the_same_world_holds_without_the_planted_bug(planted: Planted) -> None:
     result = explore(World(planted.kafka, bounds=planted.bounds), limit=6_000)
     assert result.holds, str(result)

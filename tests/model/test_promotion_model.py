@@ -29,7 +29,7 @@ SHORT: Kafka = (("A", 1), ("A", None), ("B", 1))
         pytest.param(DELETED, PromotionBounds(passes=2, begun=4), id="by force, and cleaned on both sides"),
     ],
 )
-def test_no_reader_is_deceived(kafka: Kafka, bounds: PromotionBounds) -> None:
+def test_no_reader_gets_wrong_data(kafka: Kafka, bounds: PromotionBounds) -> None:
     result = explore(PromotionWorld(kafka, OTHER, bounds), limit=SHORT_STATES)
     assert result.holds, str(result)
 
@@ -37,7 +37,7 @@ def test_no_reader_is_deceived(kafka: Kafka, bounds: PromotionBounds) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("kafka", [UPDATED, DELETED, SHORT], ids=["updated", "deleted", "short"])
 @pytest.mark.parametrize("forced", [True, False], ids=["by force", "switched over"])
-def test_no_reader_is_deceived_in_larger_worlds(kafka: Kafka, forced: bool) -> None:
+def test_no_reader_gets_wrong_data_in_larger_worlds(kafka: Kafka, forced: bool) -> None:
     result = explore(PromotionWorld(kafka, OTHER, PromotionBounds(passes=2, forced=forced)), limit=LIMIT_STATES)
     print(result)
     assert result.holds, str(result)
@@ -88,7 +88,7 @@ PLANTED = [
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda p: p.name)
-def test_a_mistake_is_found(planted: Planted) -> None:
+def test_a_planted_bug_is_found(planted: Planted) -> None:
     world = PromotionWorld(planted.kafka, OTHER, planted.bounds, planted.rules)
     result = explore(world, limit=LIMIT_STATES)
     assert not result.holds, f"not found in {result.states} states"

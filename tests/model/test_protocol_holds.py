@@ -149,7 +149,7 @@ LARGE = [
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("case", SMALL, ids=lambda c: c.name)
-def test_nothing_goes_wrong(case: Case) -> None:
+def test_no_invariant_is_violated(case: Case) -> None:
     result = explore(World(case.kafka, bounds=case.bounds))
     print(f"{case.name}: {result}")
     assert result.holds, str(result)
@@ -159,7 +159,7 @@ def test_nothing_goes_wrong(case: Case) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("case", LARGE, ids=lambda c: c.name)
-def test_nothing_goes_wrong_in_a_large_world(case: Case) -> None:
+def test_no_invariant_is_violated_in_a_large_world(case: Case) -> None:
     result = explore(World(case.kafka, bounds=case.bounds), limit=SOAK_STATES)
     print(f"{case.name}: {result}")
     assert result.holds, str(result)

@@ -160,7 +160,7 @@ PLANTED = [
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda p: p.name)
-def test_a_mistake_is_found(planted: Planted) -> None:
+def test_a_planted_bug_is_found(planted: Planted) -> None:
     result = explore(ReplicaWorld(planted.history, planted.bounds, planted.rules), limit=LIMIT_STATES)
     assert not result.holds, f"not found in {result.states} states"
     assert planted.says in result.violation, str(result)
@@ -168,6 +168,6 @@ def test_a_mistake_is_found(planted: Planted) -> None:
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda p: p.name)
-def test_without_the_mistake_the_same_world_holds(planted: Planted) -> None:
+def test_the_same_world_holds_without_the_planted_bug(planted: Planted) -> None:
     result = explore(ReplicaWorld(planted.history, planted.bounds), limit=SHORT_STATES)
     assert result.holds, str(result)

@@ -134,7 +134,7 @@ CASES = [
 
 @pytest.mark.sharded
 @pytest.mark.parametrize(("passes", "settings", "fault"), CASES)
-def test_a_fault_at_any_call_leaves_the_log_and_the_next_run_finishes(
+def test_a_fault_at_any_call_leaves_the_log_sound_and_the_next_run_finishes(
     passes: int, settings: TopicSettings, fault: Fault
 ) -> None:
     store = prepared(passes, settings)
@@ -148,9 +148,7 @@ def test_a_fault_at_any_call_leaves_the_log_and_the_next_run_finishes(
 @pytest.mark.sharded
 @pytest.mark.parametrize("land_when", ["at once", "after the next run"])
 @pytest.mark.parametrize(("passes", "settings", "fault"), [c for c in CASES if "late" in str(c.id)])
-def test_a_request_that_lands_late_changes_nothing(
-    passes: int, settings: TopicSettings, fault: Fault, land_when: str
-) -> None:
+def test_a_late_request_changes_nothing(passes: int, settings: TopicSettings, fault: Fault, land_when: str) -> None:
     store = prepared(passes, settings)
     faulty = FaultyStore(store, [fault])
     with contextlib.suppress(SimulatedCrash):
@@ -218,7 +216,7 @@ def test_an_append_between_any_two_calls_of_a_pass_is_neither_lost_nor_cleaned_e
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("at", range(1, 40))
-def test_a_compactor_that_is_overtaken_at_any_call_loses_and_harms_nothing(at: int) -> None:
+def test_a_compactor_fenced_at_any_call_neither_loses_nor_harms_anything(at: int) -> None:
     """The first one pauses at a call, its lease runs out, a second one does the whole work, then the first wakes."""
     store = prepared()
 
@@ -237,7 +235,7 @@ def test_a_compactor_that_is_overtaken_at_any_call_loses_and_harms_nothing(at: i
     assert object_names(store) == load(store).object_names()
 
 
-def test_every_kind_of_write_of_a_pass_is_among_the_cases() -> None:
+def test_the_cases_include_every_kind_of_write_of_a_pass() -> None:
     calls = [call for passes in (0, 1) for call in calls_of(prepared(passes), EAGER)]
     assert {c.operation for c in calls} >= {"get", "get_range", "put", "list", "list_uploads", "delete"}
     assert sum(c.operation == "put" and isinstance(c.mode, Update) for c in calls) >= 4

@@ -54,7 +54,7 @@ def test_two_passes_without_retention_leave_exactly_the_live_records(log: list[l
 @pytest.mark.sharded
 @settings(max_examples=120, deadline=None)
 @given(st.data(), st.integers(0, 2**32))
-def test_passes_between_appends_keep_what_the_rules_keep(data: st.DataObject, seed: int) -> None:
+def test_passes_between_appends_keep_the_records_that_the_rules_keep(data: st.DataObject, seed: int) -> None:
     """Appends, passes and time in any order, with lags and retention: nobody's latest state ever changes."""
     clock = ManualClock()
     random = Random(seed)
@@ -112,7 +112,7 @@ def check(
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("segment_bytes", [1, 200, 5_000, 10**9])
-def test_merging_ends_and_moves_each_byte_a_few_times(segment_bytes: int) -> None:
+def test_merging_terminates_and_moves_each_byte_a_few_times(segment_bytes: int) -> None:
     """Sixty-four small segments, each appended and cleaned alone: no pass merges again what did not double."""
     store, sink = memory_log()
     written = 0

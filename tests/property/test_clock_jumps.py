@@ -151,7 +151,7 @@ def calls_of_life(settings: TopicSettings) -> int:
 
 @pytest.mark.parametrize("by_ms", BOTH_WAYS)
 @pytest.mark.parametrize("whose", WHOSE)
-def test_a_clock_that_jumps_at_a_call_of_sink_compactor_and_readers_breaks_nothing(
+def test_a_clock_jump_at_a_sampled_call_of_sink_compactor_and_readers_breaks_nothing(
     whose: str, by_ms: int, sharded: Sharded
 ) -> None:
     """At a few dozen calls; the next test takes every one."""
@@ -164,13 +164,13 @@ def test_a_clock_that_jumps_at_a_call_of_sink_compactor_and_readers_breaks_nothi
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("by_ms", BOTH_WAYS)
 @pytest.mark.parametrize("whose", WHOSE)
-def test_a_clock_that_jumps_at_any_call_of_sink_compactor_and_readers_breaks_nothing(whose: str, by_ms: int) -> None:
+def test_a_clock_jump_at_any_call_of_sink_compactor_and_readers_breaks_nothing(whose: str, by_ms: int) -> None:
     for settings in (WAITS, NO_WAITS):
         for at in range(1, calls_of_life(settings) + 1):
             Life(settings, whose, at, by_ms).run()
 
 
-def test_the_life_has_something_to_wait_for() -> None:
+def test_the_scenario_has_waits() -> None:
     """It purges and deletes, and a reader that goes on late is still served by what was replaced."""
     life = Life(WAITS)
     life.run()
@@ -181,7 +181,7 @@ def test_the_life_has_something_to_wait_for() -> None:
 @pytest.mark.parametrize("by_ms", BOTH_WAYS)
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("name", CASES)
-def test_a_clock_that_jumps_at_any_call_of_a_round_leaves_a_state_of_the_source(
+def test_a_clock_jump_at_any_call_of_a_round_leaves_a_state_of_the_source(
     name: str, side: str, by_ms: int, sharded: Sharded
 ) -> None:
     """The clock of the store that is asked, of the other one, or of the replicator, at every third call in turn."""
@@ -199,7 +199,7 @@ def test_a_clock_that_jumps_at_any_call_of_a_round_leaves_a_state_of_the_source(
             pair.settle()
 
 
-def test_a_lease_of_a_compactor_that_died_before_the_clock_went_back_says_until_when_it_holds() -> None:
+def test_a_dead_compactors_lease_is_reported_with_its_end_after_the_clock_went_back() -> None:
     """It holds others up until the clock has come there again: whoever is held up says for how long."""
     life = Life(NO_WAITS)
     sink = Sink.open(life.connection, clock=life.process)

@@ -54,7 +54,7 @@ class ClockMachine(LogMachine):
         super().teardown()
 
 
-def test_a_log_is_a_dict_although_the_stores_clock_jumps(sharded: Sharded) -> None:
+def test_a_log_behaves_like_a_dict_despite_store_clock_jumps(sharded: Sharded) -> None:
     run_machine(ClockMachine, len(sharded(range(40))), 30)
 
 
@@ -62,17 +62,17 @@ MISTAKE = ("keyfold.log.gc._is_beyond_commit", lambda name, _: name is not None)
 """The allowance for jumps hides no mistake that has nothing to do with them."""
 
 
-def test_a_life_that_was_recorded_shows() -> None:
+def test_a_recorded_scenario_reproduces() -> None:
     shows(ClockMachine, [MISTAKE], lives.CLOCKS)
 
 
 @pytest.mark.full
-def test_the_machine_still_finds_what_breaks_a_promise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_machine_still_finds_broken_guarantees(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*MISTAKE)
     finds_what_is_wrong(ClockMachine)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-def test_a_log_is_a_dict_although_the_stores_clock_jumps_for_long() -> None:
+def test_a_log_behaves_like_a_dict_despite_store_clock_jumps_in_long_runs() -> None:
     run_machine(ClockMachine, *as_asked(1_000, 80))

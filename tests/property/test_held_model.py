@@ -199,7 +199,7 @@ class World:
 @pytest.mark.sharded
 @settings(max_examples=120, deadline=None)
 @given(st.integers(0, 2**32))
-def test_no_replica_misses_a_tombstone_and_no_log_is_cleaned_for_what_is_held(seed: int) -> None:
+def test_no_replica_misses_a_tombstone_and_held_tombstones_make_no_log_due(seed: int) -> None:
     world = World(seed)
     world.live(world.random.randrange(4, 14))
     for dead in world.dead:

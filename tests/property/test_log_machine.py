@@ -378,7 +378,7 @@ class LogMachine(RuleBasedStateMachine):
         assert object_names(self.store) == load(self.store).object_names()
 
 
-def test_a_log_is_a_dict_whatever_happens_in_any_order(sharded: Sharded) -> None:
+def test_a_log_behaves_like_a_dict_in_any_order_of_events(sharded: Sharded) -> None:
     run_machine(LogMachine, len(sharded(range(60))), 30)
 
 
@@ -404,19 +404,19 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_life_that_was_recorded_shows(mistake: str) -> None:
+def test_a_recorded_scenario_reproduces(mistake: str) -> None:
     shows(LogMachine, [MISTAKES[mistake]], lives.LOG[mistake])
 
 
 @pytest.mark.parametrize("mistake", [pytest.param(m, marks=pytest.mark.soak if m == SELDOM else ()) for m in MISTAKES])
 @pytest.mark.full
 @pytest.mark.timeout(2400)
-def test_the_machine_finds(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_machine_finds_planted_bugs(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*MISTAKES[mistake])
     finds_what_is_wrong(LogMachine)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-def test_a_log_is_a_dict_whatever_happens_for_long() -> None:
+def test_a_log_behaves_like_a_dict_in_long_runs() -> None:
     run_machine(LogMachine, *as_asked(2_000, 80))

@@ -35,7 +35,7 @@ def batch(offset: int, random: Random) -> list[Record]:
 @pytest.mark.sharded
 @settings(max_examples=250, deadline=None)
 @given(st.data(), st.integers(0, 2**32))
-def test_no_tombstone_goes_before_its_value_whatever_a_pass_leaves(data: st.DataObject, seed: int) -> None:
+def test_no_tombstone_goes_before_its_value_whatever_a_pass_skips(data: st.DataObject, seed: int) -> None:
     clock = ManualClock()
     random = Random(seed)
     store, sink = memory_log(clock=clock)

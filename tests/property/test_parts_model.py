@@ -48,7 +48,7 @@ def stop_at(call: int) -> Callable[[], bool]:
 @pytest.mark.sharded
 @settings(max_examples=200, deadline=None)
 @given(st.data(), st.integers(0, 2**32))
-def test_a_pass_in_parts_keeps_every_promise_wherever_it_ends(data: st.DataObject, seed: int) -> None:
+def test_a_pass_in_parts_keeps_every_guarantee_wherever_it_stops(data: st.DataObject, seed: int) -> None:
     clock = ManualClock()
     random = Random(seed)
     store, sink = memory_log(clock=clock)
@@ -124,7 +124,7 @@ def some_pass(store: MemoryStore, clock: ManualClock, random: Random) -> bool:
 @pytest.mark.sharded
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32))
-def test_parts_leave_what_a_whole_pass_leaves(seed: int) -> None:
+def test_parts_leave_the_same_log_as_a_whole_pass(seed: int) -> None:
     found: list[tuple[list[Record], int, list[int]]] = []
     for pass_bytes in (1 << 40, 1, 2_000):
         random = Random(seed)

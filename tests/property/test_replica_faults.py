@@ -184,7 +184,7 @@ def test_a_fault_at_any_call_of_a_round_leaves_a_state_of_the_source_and_the_nex
 
 @pytest.mark.sharded
 @pytest.mark.parametrize(("name", "side", "fault"), params(frozenset({FaultKind.LATE, FaultKind.CRASH_LATE})))
-def test_a_request_of_a_replicator_that_lands_after_the_next_process_has_finished_changes_nothing(
+def test_a_replicators_request_landing_after_the_next_process_finished_changes_nothing(
     name: str, side: str, fault: Fault
 ) -> None:
     with CASES[name].pair() as pair:
@@ -196,7 +196,7 @@ def test_a_request_of_a_replicator_that_lands_after_the_next_process_has_finishe
 
 
 @pytest.mark.parametrize("name", ["first, pinned", "cleaned", "purged", "littered"])
-def test_a_process_that_only_meets_faults_goes_on_by_itself(name: str, sharded: Sharded) -> None:
+def test_a_process_recovers_from_faults_by_itself(name: str, sharded: Sharded) -> None:
     """No new process: the same one, once the store answers again. Its round may fail, its next ones do not."""
     patient = {FaultKind.UNAVAILABLE, FaultKind.LOST_ANSWER, FaultKind.CONFLICT}
     cases = [
@@ -248,9 +248,7 @@ def test_a_second_replicator_at_any_call_of_a_round_harms_nothing(name: str, sid
 
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("name", ["first", "cleaned, pinned", "overtaken"])
-def test_a_source_that_is_cleaned_at_any_call_of_a_round_is_planned_again(
-    name: str, side: str, sharded: Sharded
-) -> None:
+def test_a_source_cleaned_at_any_call_of_a_round_is_planned_again(name: str, side: str, sharded: Sharded) -> None:
     """Passes and deletions, as fast as they can be: what is being copied goes away under the round."""
     for number in sharded(range(1, len(calls_of(name)[SIDES.index(side)]) + 1)):
         with CASES[name].pair() as pair:
@@ -262,7 +260,7 @@ def test_a_source_that_is_cleaned_at_any_call_of_a_round_is_planned_again(
 
 
 @pytest.mark.parametrize("side", SIDES)
-def test_with_one_side_away_nothing_is_lost_and_the_process_goes_on_when_it_is_back(side: str) -> None:
+def test_with_one_side_unavailable_nothing_is_lost_and_the_process_resumes_later(side: str) -> None:
     with CASES["cleaned"].pair() as pair:
         away = Fault(lambda _call: True, FaultKind.UNAVAILABLE, times=10**6)
         process = CASES["cleaned"].process(pair)
@@ -279,7 +277,7 @@ def test_with_one_side_away_nothing_is_lost_and_the_process_goes_on_when_it_is_b
         pair.check()
 
 
-def test_a_tombstone_waits_for_the_replica_and_then_goes() -> None:
+def test_a_tombstone_waits_for_the_replica_and_is_then_removed() -> None:
     with CASES["cleaned"].pair() as pair:
         for _ in range(3):
             pair.compact(EAGER)
@@ -296,7 +294,7 @@ def test_a_tombstone_waits_for_the_replica_and_then_goes() -> None:
         pair.settle()
 
 
-def test_nothing_to_do_costs_one_look_at_the_source() -> None:
+def test_an_idle_round_costs_one_request_to_the_source() -> None:
     with CASES["purged"].pair() as pair:
         pair.settle()
         before = load(pair.source).version, pair.manifest.version
@@ -310,7 +308,7 @@ def test_nothing_to_do_costs_one_look_at_the_source() -> None:
         assert process.replica.calls == []
 
 
-def test_the_cases_have_the_work_to_do_that_their_names_say() -> None:
+def test_the_cases_do_the_work_that_they_are_named_after() -> None:
     sent = {name: sum(c.operation == "put" for c in calls_of(name)[1]) for name in CASES}
     assert sent["first"] >= 8 + 1
     assert sent["more"] >= 4 + 1

@@ -58,7 +58,7 @@ STEPS = st.lists(
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # an example is short, and takes long to be shorter
 )
 @given(steps=STEPS)
-def test_figures_are_what_is_there(steps: list[tuple[str, int]]) -> None:
+def test_figures_match_the_objects(steps: list[tuple[str, int]]) -> None:
     with Pair.new() as pair:
         pair.source.in_force = [replace(s, replicas=(NAME,)) for s in (EAGER, MERGE)]
         pair.append([record(0, "k0", "v", timestamp=pair.source.clock.now_ms())])

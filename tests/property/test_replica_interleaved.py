@@ -91,7 +91,7 @@ def begun(seed: int, **options: Any) -> tuple[Twins, Random]:
 @pytest.mark.sharded
 @settings(max_examples=50, deadline=None, phases=PHASES)
 @given(SEEDS, st.sampled_from([0.0, 0.0, 0.02, 0.08]), st.booleans(), st.sampled_from([0, 30_000]))
-def test_a_replica_only_ever_has_what_its_source_had(seed: int, rate: float, pins: bool, delay_ms: int) -> None:
+def test_a_replica_only_ever_has_a_state_of_its_source(seed: int, rate: float, pins: bool, delay_ms: int) -> None:
     twins, random = begun(seed, pins=pins, delay_ms=delay_ms)
     play(twins, random, rate=rate)
     settled(twins)
@@ -100,7 +100,7 @@ def test_a_replica_only_ever_has_what_its_source_had(seed: int, rate: float, pin
 @pytest.mark.sharded
 @settings(max_examples=25, deadline=None, phases=PHASES)
 @given(SEEDS)
-def test_a_round_that_pins_is_never_thrown_back(seed: int) -> None:
+def test_a_round_with_a_hold_never_has_to_start_over(seed: int) -> None:
     twins, random = begun(seed, pins=True)
     play(twins, random)
     assert twins.thrown_back == 0
@@ -109,7 +109,7 @@ def test_a_round_that_pins_is_never_thrown_back(seed: int) -> None:
 @pytest.mark.sharded
 @settings(max_examples=25, deadline=None, phases=PHASES)
 @given(SEEDS, st.sampled_from([0.0, 0.05]))
-def test_roles_are_exchanged_while_everybody_works_and_back_again(seed: int, rate: float) -> None:
+def test_roles_are_switched_and_switched_back_while_all_services_run(seed: int, rate: float) -> None:
     """Switch over in the middle of the play; what was the source follows, and takes over again."""
     twins, random = begun(seed)
     play(twins, random, rate=rate)

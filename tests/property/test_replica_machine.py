@@ -281,14 +281,14 @@ MISTAKES: dict[str, list[tuple[str, Any]]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_life_that_was_recorded_shows(mistake: str) -> None:
+def test_a_recorded_scenario_reproduces(mistake: str) -> None:
     shows(ReplicaMachine, MISTAKES[mistake], lives.REPLICA[mistake])
 
 
 @pytest.mark.parametrize("mistake", [pytest.param(m, marks=pytest.mark.soak if m == SELDOM else ()) for m in MISTAKES])
 @pytest.mark.full
 @pytest.mark.timeout(2400)
-def test_the_machine_finds(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_machine_finds_planted_bugs(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for target, wrong in MISTAKES[mistake]:
         monkeypatch.setattr(target, wrong)
     finds_what_is_wrong(ReplicaMachine)
@@ -296,5 +296,5 @@ def test_the_machine_finds(mistake: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-def test_a_replica_is_always_a_state_of_its_source_for_long() -> None:
+def test_a_replica_is_always_a_state_of_its_source_in_long_runs() -> None:
     run_machine(ReplicaMachine, *as_asked(2_000, 80))

@@ -75,7 +75,7 @@ def left(jobs: Sequence[CopyJob], target: Judge) -> list[CopyJob]:
 
 
 @pytest.mark.parametrize("kind", [FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER])
-def test_wherever_a_process_dies_each_byte_arrives_once(kind: FaultKind, sharded: Sharded) -> None:
+def test_each_byte_arrives_once_wherever_a_process_dies(kind: FaultKind, sharded: Sharded) -> None:
     source, target, jobs = scene()
     clean = FaultyStore(target)
     copy(source, clean, jobs)
@@ -93,7 +93,7 @@ def test_wherever_a_process_dies_each_byte_arrives_once(kind: FaultKind, sharded
 @pytest.mark.parametrize("server", ["", "one server"], ids=["sent", "copied inside a store"])
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(8))
-def test_a_storm_at_both_ends(seed: int, server: str) -> None:
+def test_each_byte_arrives_once_despite_faults_at_both_ends(seed: int, server: str) -> None:
     source, target, jobs = scene(server)
     dice = Random(seed)
     crashes = (FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER, FaultKind.CRASH_LATE)

@@ -95,7 +95,7 @@ class World:
 @pytest.mark.parametrize("latest", [False, True])
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(25))
-def test_each_record_lands_once_and_the_state_is_the_logs(seed: int, latest: bool) -> None:
+def test_each_record_is_restored_once_and_the_state_equals_the_logs(seed: int, latest: bool) -> None:
     world = World(seed, 10**12)
     request = RestoreRequest(
         PLACE.topic, RestoreSelection(latest=latest), RestoreSettings(offset_header=OFFSET, window_records=7)
@@ -109,7 +109,7 @@ def test_each_record_lands_once_and_the_state_is_the_logs(seed: int, latest: boo
 @pytest.mark.parametrize("latest", [False, True])
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(25))
-def test_a_tombstone_that_went_too_early_is_an_error_and_never_a_key_that_lives_on(seed: int, latest: bool) -> None:
+def test_a_tombstone_purged_too_early_is_an_error_and_never_leaves_a_live_key(seed: int, latest: bool) -> None:
     world = World(seed, 0)
     request = RestoreRequest(
         PLACE.topic, RestoreSelection(latest=latest), RestoreSettings(offset_header=OFFSET, window_records=7)

@@ -36,7 +36,7 @@ def batch(offset: int, now_ms: int, random: Random) -> list[Record]:
 @pytest.mark.sharded
 @settings(max_examples=150, deadline=None)
 @given(st.data(), st.integers(0, 2**32))
-def test_retention_takes_what_is_old_and_nothing_else(data: st.DataObject, seed: int) -> None:
+def test_retention_removes_old_segments_and_nothing_else(data: st.DataObject, seed: int) -> None:
     clock = ManualClock()
     random = Random(seed)
     store, sink = memory_log(clock=clock)

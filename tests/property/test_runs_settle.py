@@ -61,7 +61,7 @@ def topic(random: Random) -> TopicSettings:
 @pytest.mark.sharded
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32))
-def test_a_log_to_which_nothing_comes_is_left_alone_after_a_few_runs(seed: int) -> None:
+def test_an_unchanging_log_needs_nothing_after_a_few_runs(seed: int) -> None:
     random = Random(seed)
     clock = ManualClock()
     store, sink = memory_log(clock=clock)

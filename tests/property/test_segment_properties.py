@@ -44,7 +44,7 @@ def test_the_round_trip_is_the_identity_and_fastavro_agrees(
 @pytest.mark.sharded
 @relaxed
 @given(record_lists())
-def test_both_ways_to_encode_give_the_same_bytes(records: list[Record]) -> None:
+def test_both_encoders_give_the_same_bytes(records: list[Record]) -> None:
     few = encode_few(columns_of(records))
     many = list(prepare(columns_of(records), -1).slices())
     assert len(many) == 1

@@ -31,13 +31,13 @@ def topic(settings: TopicSettings, _topic: str, _manifest: Manifest) -> TopicSet
 @pytest.mark.sharded
 @pytest.mark.parametrize("encoding", ENCODINGS.values(), ids=ENCODINGS.keys())
 @pytest.mark.parametrize("batches", LOGS)
-def test_three_passes_leave_what_the_dict_has(batches: Batches, encoding: Encoding) -> None:
+def test_three_passes_leave_the_dicts_records(batches: Batches, encoding: Encoding) -> None:
     check(batches, replace(EAGER, encoding=encoding))
 
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("batches", LOGS)
-def test_keyless_records_go_where_the_topic_asks_for_it(batches: Batches) -> None:
+def test_keyless_records_are_removed_if_the_topic_is_configured_so(batches: Batches) -> None:
     check(batches, replace(EAGER, encoding=Encoding("zstandard", 1, 4096), remove_keyless=True))
 
 

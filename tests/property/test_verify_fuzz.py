@@ -57,7 +57,7 @@ def verify(data: dict[str, bytes]) -> VerifyReport:
 @pytest.mark.sharded
 @settings(max_examples=400)
 @given(st.integers(0, 3), st.integers(0, 2**32))
-def test_one_bent_object(seed: int, choices: int) -> None:
+def test_verify_finds_one_corrupted_object(seed: int, choices: int) -> None:
     sound, log = objects(seed)
     random = Random(choices)
     key = random.choice(sorted(sound))
@@ -71,7 +71,7 @@ def test_one_bent_object(seed: int, choices: int) -> None:
 @pytest.mark.sharded
 @settings(max_examples=100)
 @given(st.integers(0, 3), st.integers(0, 2**32))
-def test_several_bent_objects(seed: int, choices: int) -> None:
+def test_verify_finds_several_corrupted_objects(seed: int, choices: int) -> None:
     sound, log = objects(seed)
     random = Random(choices)
     keys = random.sample(sorted(sound), 4)

@@ -59,7 +59,7 @@ def history(made: MadeLog, source: list[Record], random: Random) -> None:
 @pytest.mark.sharded
 @settings(max_examples=150)
 @given(SOURCES, SOURCES, st.integers(0, 2**32), st.booleans())
-def test_one_history_has_no_findings(
+def test_a_log_and_topic_of_one_history_have_no_findings(
     rows: list[tuple[str | None, bool, int]], more: list[tuple[str | None, bool, int]], seed: int, is_ahead: bool
 ) -> None:
     random = Random(seed)
@@ -82,7 +82,9 @@ def test_one_history_has_no_findings(
 @pytest.mark.sharded
 @settings(max_examples=150)
 @given(SOURCES, st.integers(0, 2**32))
-def test_a_record_that_nothing_superseded_is_missed(rows: list[tuple[str | None, bool, int]], seed: int) -> None:
+def test_a_missing_record_that_nothing_superseded_is_reported(
+    rows: list[tuple[str | None, bool, int]], seed: int
+) -> None:
     random = Random(seed)
     source = source_of(rows)
     last = {r.key: r.offset for r in source}

@@ -18,7 +18,7 @@ SIDE_BY_SIDE = 15
 @pytest.mark.soak
 @pytest.mark.kafka
 @pytest.mark.timeout(7200)
-def test_kafka_and_keyfold_leave_the_same_of_hundreds_of_random_topics() -> None:
+def test_kafka_and_keyfold_leave_the_same_records_of_hundreds_of_random_topics() -> None:
     with KafkaBroker() as broker:
         lab = Lab(broker)
         for first in range(FIRST, FIRST + SEEDS, SIDE_BY_SIDE):

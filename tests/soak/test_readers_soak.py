@@ -24,7 +24,7 @@ EACH = 6
 KINDS = ("latest", "ordered", "follow", "cache", "near", "read_log", "read.format", "readStream", "latest_state")
 
 
-def test_what_readers_see_in_a_storm_of_ten_minutes_existed(
+def test_everything_read_in_a_ten_minute_storm_existed(
     local_s3: LocalS3Process, bucket: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     location = local_s3.location(bucket)

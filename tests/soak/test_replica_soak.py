@@ -32,7 +32,7 @@ def far_apart(
 
 
 @pytest.mark.parametrize("rivals", [False, True], ids=["alone", "with rivals"])
-def test_a_replica_through_sixty_deaths_is_always_a_state_of_its_source(far_apart: Scene, rivals: bool) -> None:
+def test_a_replica_through_sixty_kills_is_always_a_state_of_its_source(far_apart: Scene, rivals: bool) -> None:
     far_apart.add()
     far_apart.keyfold("replica", "enable-compaction", *far_apart.registered)
     report = storm(far_apart, kills=KILLS, seed=SEED, partitions=3, rivals=rivals)

@@ -45,7 +45,7 @@ def test_one_hot_partition_among_a_thousand_idle_ones(rig: Rig, topic: MakeTopic
     print(hot_among_idle(rig, local_s3, hot, idle, 1000, seconds=75))
 
 
-def test_many_records_of_twenty_megabytes(rig: Rig, topic: MakeTopic) -> None:
+def test_many_records_of_twenty_megabytes_are_written(rig: Rig, topic: MakeTopic) -> None:
     name = topic(config={**FOREVER, "max.message.bytes": str(24 * MIB)})
     print(large_records(rig, name, count=40, size_bytes=20_000_000, buffer_memory=128 * MIB))
 
@@ -64,13 +64,15 @@ def storms(store: LocalS3Process) -> Iterator[tuple[str, Callable[[], None], Cal
 
 
 @pytest.mark.parametrize("number", range(6))
-def test_a_store_that_is_away_for_minutes(rig: Rig, topic: MakeTopic, local_s3: LocalS3Process, number: int) -> None:
+def test_an_unavailable_store_for_minutes_loses_nothing(
+    rig: Rig, topic: MakeTopic, local_s3: LocalS3Process, number: int
+) -> None:
     kind, begin, end = list(storms(local_s3))[number]
     name = topic(partitions=8, config=FOREVER)
     print(kind, trouble(rig, name, 8, begin=begin, end=end, seconds=180, count=200_000, buffer_memory=48 * MIB))
 
 
-def test_kafka_is_away_for_minutes(rig: Rig, topic: MakeTopic) -> None:
+def test_kafka_unavailable_for_minutes_loses_nothing(rig: Rig, topic: MakeTopic) -> None:
     name = topic(partitions=4, config=FOREVER)
 
     def away() -> None:

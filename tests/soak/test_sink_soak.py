@@ -44,7 +44,7 @@ def test_fifty_kills_while_records_keep_coming(rig: Rig, topic: MakeTopic) -> No
     assert rig.prove(name, 4) == flow.count
 
 
-def test_sinks_that_are_stopped_woken_killed_and_fight_on_a_store_that_fails(
+def test_sinks_survive_suspensions_kills_and_takeovers_on_a_faulty_store(
     rig: Rig, topic: MakeTopic, local_s3: LocalS3Process
 ) -> None:
     name = topic(partitions=3, config=FOREVER)
@@ -81,5 +81,5 @@ def test_sinks_that_are_stopped_woken_killed_and_fight_on_a_store_that_fails(
     assert rig.prove(name, 3) == flow.count
 
 
-def test_three_workers_in_a_storm_of_ten_minutes(rig: Rig, local_s3: LocalS3Process) -> None:
+def test_three_workers_survive_a_ten_minute_storm(rig: Rig, local_s3: LocalS3Process) -> None:
     print(Storm(rig, local_s3, seed=SEED, seconds=STORM_S, per_s=1500, segment_ms=5000).run())

@@ -22,7 +22,7 @@ SEED = int(os.environ.get("STORM_SEED", "1"))
 pytestmark = [pytest.mark.soak, pytest.mark.real, pytest.mark.kafka, pytest.mark.timeout(4 * SECONDS + 3600)]
 
 
-def test_what_every_reader_sees_in_a_storm_is_one_exact_prefix_of_the_topic(tmp_path: Path) -> None:
+def test_every_reader_sees_an_exact_prefix_of_the_topic_in_a_storm(tmp_path: Path) -> None:
     with (
         KafkaBroker(settings=BROKER, heap_mb=1024) as broker,
         Versitygw() as server,

@@ -19,7 +19,7 @@ from keyfold.runtime.clock import SystemClock
 HEAVY = ("boto3", "pyarrow", "pyspark", "confluent_kafka", "numpy", "fastavro", "pydantic", "rich")
 
 
-def test_every_name_that_the_package_promises_is_there() -> None:
+def test_every_exported_name_exists() -> None:
     for name in keyfold.__all__:
         assert getattr(keyfold, name).__name__ == name
     assert sorted(keyfold.__all__) == keyfold.__all__
@@ -49,9 +49,7 @@ print("heavy:", [m for m in {HEAVY!r} if m in sys.modules])
 
 
 @pytest.mark.parametrize("name", ["compact", "demo", "log", "replica", "restore", "sink"])
-def test_help_shows_no_mark_of_the_paragraphs_that_are_not_wrapped(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_shows_no_markers_of_unwrapped_paragraphs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([name, "--help"]) == 0
     text = capsys.readouterr().out
     assert f"    keyfold {name} " in text or f"    keyfold {name}\n" in text
@@ -70,7 +68,7 @@ def test_help_shows_no_mark_of_the_paragraphs_that_are_not_wrapped(
         ["log", "repair", "s3://b/t", "users"],
     ],
 )
-def test_a_wrong_call_is_exit_code_2(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_usage_error_exits_with_2(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(args) == 2
     captured = capsys.readouterr()
     assert not captured.out
@@ -85,7 +83,7 @@ def test_a_wrong_call_is_exit_code_2(args: list[str], capsys: pytest.CaptureFixt
         (RuntimeError("odd"), "error: RuntimeError: odd"),
     ],
 )
-def test_a_failure_is_one_line_and_a_hint(
+def test_a_failure_prints_one_line_and_a_hint(
     error: Exception, line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_url: str) -> tuple[object, str]:
@@ -103,7 +101,7 @@ def test_a_failure_is_one_line_and_a_hint(
 
 
 @pytest.mark.parametrize("url", ["file:///tmp", "s3://", "bucket/topics", "s3://b/a//b"])
-def test_a_url_that_is_none_is_a_wrong_call(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_url_is_a_usage_error(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["log", "list", url]) == 2
     assert url in capsys.readouterr().err
 
@@ -116,7 +114,7 @@ def test_every_command_has_an_example(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.parametrize(("args", "code"), [(["odd", "run", "--once"], 1), (["odd", "--help"], 0)])
-def test_a_room_whose_libraries_are_missing_says_so_also_to_who_asks_for_help(
+def test_a_package_with_missing_libraries_says_so_even_for_help(
     args: list[str], code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = EntryPoint("odd", "keyfold_no_such_package:odd", "keyfold.commands")
@@ -140,7 +138,7 @@ main(["log", "cat", "s3://b/topics", "users", "--json"],
 """
 
 
-def test_a_reader_that_has_enough_ends_the_command_silently() -> None:
+def test_a_closed_pipe_ends_the_command_silently() -> None:
     process = subprocess.Popen([sys.executable, "-c", CAT_FOR_EVER], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stderr is not None

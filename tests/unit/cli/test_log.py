@@ -50,7 +50,7 @@ def keyfold(made: MadeLog, capsys: pytest.CaptureFixture[str]) -> Keyfold:
     return Keyfold(made, capsys)
 
 
-def test_cat_prints_one_json_object_a_line(keyfold: Keyfold) -> None:
+def test_cat_prints_one_json_object_per_line(keyfold: Keyfold) -> None:
     rows = keyfold.json("cat", URL, "users")
     assert [row["offset"] for row in rows] == [1, 2, 3, 4]
     assert rows[0] == {
@@ -92,7 +92,7 @@ def test_cat_goes_through_all_partitions_in_order(made: MadeLog, keyfold: Keyfol
     assert [row["partition"] for row in keyfold.json("cat", URL, "users", "-p", "2")] == [2]
 
 
-def test_cat_for_people_is_one_line_a_record(keyfold: Keyfold) -> None:
+def test_cat_as_text_prints_one_line_per_record(keyfold: Keyfold) -> None:
     assert keyfold("cat", URL, "users") == [
         "users-0@1\t1970-01-01T00:00:01.000Z\tb\t1",
         "users-0@2\t1970-01-01T00:00:02.000Z\ta\t2",
@@ -101,7 +101,7 @@ def test_cat_for_people_is_one_line_a_record(keyfold: Keyfold) -> None:
     ]
 
 
-def test_bytes_that_are_no_text_are_told_apart_from_text() -> None:
+def test_binary_values_are_distinguishable_from_text() -> None:
     odd = Record(7, -1, CREATE_TIME, b"\xff\x00", None, (("h", None), ("h", b"\xfe"), ("ü", b"\n")))
     assert show.record_json("t", 1, odd) == {
         "topic": "t", "partition": 1, "offset": 7, "timestamp": -1, "timestamp_type": "CreateTime",
@@ -113,7 +113,7 @@ def test_bytes_that_are_no_text_are_told_apart_from_text() -> None:
     assert show.dumps({"a": "ü\u2028\n"}) == '{"a":"ü\u2028\\n"}'
 
 
-def test_list_shows_every_partition_and_what_is_wrong_with_it(made: MadeLog, keyfold: Keyfold) -> None:
+def test_list_shows_every_partition_and_its_error(made: MadeLog, keyfold: Keyfold) -> None:
     made.store.put("topics/users/partition=1/00000000000000000000-00000001-s0000000000000000.avro", b"x", Create())
     made.store.put("topics/notes.txt", b"x", Create())
     good, bad = keyfold.json("list", URL)
@@ -125,7 +125,7 @@ def test_list_shows_every_partition_and_what_is_wrong_with_it(made: MadeLog, key
     assert "users-1\tManifestLost" in lines[1]
 
 
-def test_describe_says_offsets_sizes_and_what_is_dirty(made: MadeLog, keyfold: Keyfold) -> None:
+def test_describe_shows_offsets_sizes_and_the_dirty_part(made: MadeLog, keyfold: Keyfold) -> None:
     (row,) = keyfold.json("describe", URL, "users")
     assert {k: row[k] for k in ("log_start_offset", "first_dirty_offset", "next_offset", "segments", "tombstones")} == {
         "log_start_offset": 0, "first_dirty_offset": 3, "next_offset": 5, "segments": 2, "tombstones": 1,
@@ -138,7 +138,7 @@ def test_describe_says_offsets_sizes_and_what_is_dirty(made: MadeLog, keyfold: K
     assert "2 objects pending deletion" in text
 
 
-def test_files_are_the_pinned_objects_and_nothing_else(made: MadeLog, keyfold: Keyfold) -> None:
+def test_files_lists_exactly_the_pinned_objects(made: MadeLog, keyfold: Keyfold) -> None:
     manifest = made.manifest
     segments = [f"{made.store.url}/{made.place.key(s.name)}" for s in manifest.segments]
     assert keyfold("files", URL, "users") == segments
@@ -149,7 +149,7 @@ def test_files_are_the_pinned_objects_and_nothing_else(made: MadeLog, keyfold: K
     assert len(keyfold("files", URL, "users", "--indexes")) == 4
 
 
-def test_verify_ends_with_0_or_1_and_says_why(made: MadeLog, keyfold: Keyfold) -> None:
+def test_verify_exits_with_0_or_1_and_explains_it(made: MadeLog, keyfold: Keyfold) -> None:
     lines = keyfold("verify", URL, "users")
     assert lines[-1] == "users-0: ok, 4 records in 2 segments, version 6"
     assert [line.split()[2] for line in lines[:-1]] == ["replaced:", "replaced:"]
@@ -171,7 +171,7 @@ def test_verify_shows_progress_on_a_terminal(keyfold: Keyfold, monkeypatch: pyte
     assert keyfold("verify", URL, "users")[-1].startswith("users-0: ok")
 
 
-def test_repair_brings_the_log_back(made: MadeLog, keyfold: Keyfold) -> None:
+def test_repair_restores_the_log(made: MadeLog, keyfold: Keyfold) -> None:
     before = keyfold("cat", URL, "users")
     keyfold("repair", URL, "users", "-p", "0", code=1)
     assert "there is nothing to repair" in keyfold.errors[0]
@@ -190,7 +190,7 @@ def test_repair_brings_the_log_back(made: MadeLog, keyfold: Keyfold) -> None:
     assert keyfold("cat", URL, "users") == before
 
 
-def test_what_is_not_there_is_said(keyfold: Keyfold) -> None:
+def test_a_missing_topic_or_partition_is_reported(keyfold: Keyfold) -> None:
     for command in ("cat", "describe", "files", "verify"):
         keyfold(command, URL, "nobody", code=1)
         assert keyfold.errors[0] == "error: topic `nobody` not found under `memory://test/topics`"
@@ -200,7 +200,7 @@ def test_what_is_not_there_is_said(keyfold: Keyfold) -> None:
     assert "is not a valid topic name" in keyfold.errors[0]
 
 
-def test_verify_that_is_interrupted_ends_at_once(made: MadeLog, keyfold: Keyfold) -> None:
+def test_an_interrupted_verify_ends_immediately(made: MadeLog, keyfold: Keyfold) -> None:
     for start in range(5, 100):
         made.append(records(f"k{start}=1", start))
     read: list[str] = []

@@ -47,7 +47,7 @@ def test_an_old_or_broken_java_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     assert "JDK 17" in str(caught.value)
 
 
-def test_no_java_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_java_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(JavaMissing, match="which has no bin/java"):
         find_java()
@@ -57,9 +57,7 @@ def test_no_java_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         find_java()
 
 
-def test_the_cache_is_where_it_is_told_to_be_or_in_the_checkout(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cache_is_in_the_configured_folder_or_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KEYFOLD_CACHE", raising=False)
     assert default_cache() == ROOT / ".cache"
     monkeypatch.setenv("KEYFOLD_CACHE", str(tmp_path))

@@ -100,7 +100,9 @@ def test_a_late_request_lands_after_its_connection_broke(server: LocalS3, bucket
     client.close()
 
 
-def test_a_client_that_dies_or_pauses_half_way_writes_nothing_and_holds_up_nobody(server: LocalS3, bucket: str) -> None:
+def test_a_client_that_dies_or_pauses_mid_request_writes_nothing_and_blocks_no_other(
+    server: LocalS3, bucket: str
+) -> None:
     client = server.client()
     with socket.create_connection(("127.0.0.1", server.port)) as raw:
         raw.sendall(
@@ -130,7 +132,7 @@ def test_ranges_heads_and_large_bodies_come_back_whole(server: LocalS3, bucket: 
     client.close()
 
 
-def test_the_process_serves_others_and_ends() -> None:
+def test_the_server_process_serves_other_processes_and_ends() -> None:
     with LocalS3Process() as server:
         server.create_bucket("there")
         client = server.client()
@@ -144,7 +146,7 @@ def test_the_process_serves_others_and_ends() -> None:
     client.close()
 
 
-def test_a_stopped_server_is_silent_on_open_connections_too() -> None:
+def test_a_stopped_server_also_stops_answering_on_open_connections() -> None:
     with LocalS3() as server:
         client = server.client()
         client.list_buckets()
@@ -153,7 +155,7 @@ def test_a_stopped_server_is_silent_on_open_connections_too() -> None:
     client.close()
 
 
-def test_a_slow_request_is_carried_out_and_counted(server: LocalS3, bucket: str) -> None:
+def test_a_slow_request_is_executed_and_counted(server: LocalS3, bucket: str) -> None:
     client = server.client()
     server.set_faults(Fault(rf"^PUT /{bucket}/", status=PASS, slow_ms=200, times=-1))
     begun = time.monotonic()
@@ -164,7 +166,7 @@ def test_a_slow_request_is_carried_out_and_counted(server: LocalS3, bucket: str)
     client.close()
 
 
-def test_a_plan_is_repeatable_from_its_seed() -> None:
+def test_a_fault_plan_is_repeatable_from_its_seed() -> None:
     fault = Fault("^PUT", status=503, times=-1, chance=0.5)
     runs = [[FaultPlan([fault], seed).pick("PUT /a") for _ in range(1)] for seed in range(20)]
     assert runs == [[FaultPlan([fault], seed).pick("PUT /a") for _ in range(1)] for seed in range(20)]
@@ -174,13 +176,13 @@ def test_a_plan_is_repeatable_from_its_seed() -> None:
     assert 5 < sum(picks) < 45
 
 
-def test_a_plan_skips_strikes_and_is_spent() -> None:
+def test_a_fault_plan_skips_strikes_and_runs_out() -> None:
     plan = FaultPlan([Fault("^PUT /b/m", status=409, skip=1, times=2)])
     requests = ["GET /b/m", "PUT /b/m", "PUT /b/x", "PUT /b/m", "PUT /b/m", "PUT /b/m"]
     assert [plan.pick(request) is not None for request in requests] == [False, False, False, True, True, False]
 
 
 @pytest.mark.parametrize("bad", [{"status": 418}, {"applied": True, "late_ms": 5}])
-def test_a_fault_that_makes_no_sense_is_refused(bad: dict[str, int]) -> None:
+def test_an_invalid_fault_is_refused(bad: dict[str, int]) -> None:
     with pytest.raises(ValueError):
         Fault("", **bad)  # type: ignore[arg-type]

@@ -17,16 +17,16 @@ PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
 
 @pytest.mark.parametrize("name", [*PROXIES, *map(str.lower, PROXIES)])
-def test_loopback_is_added_to_what_is_excluded_already(name: str) -> None:
+def test_loopback_is_added_to_the_existing_exclusions(name: str) -> None:
     found = without_proxy({name: "http://proxy:3128", "NO_PROXY": "a.example, 127.0.0.1", "no_proxy": ".b.example"})
     assert found == dict.fromkeys(("NO_PROXY", "no_proxy"), "a.example,127.0.0.1,.b.example,localhost,::1")
 
 
-def test_nothing_is_set_where_there_is_no_proxy() -> None:
+def test_nothing_is_set_without_a_proxy() -> None:
     assert without_proxy({"NO_PROXY": "a.example", "HTTP_PROXY": ""}) == {}
 
 
-def test_who_uses_no_proxy_at_all_goes_on_so() -> None:
+def test_an_environment_that_bypasses_all_proxies_is_unchanged() -> None:
     assert without_proxy({"HTTP_PROXY": "http://proxy:3128", "no_proxy": "*"})["NO_PROXY"] == "*"
 
 
@@ -48,7 +48,7 @@ def test_tests_with_local_servers_pass_although_a_proxy_is_set() -> None:
     inherited = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     tests = [
         "tests/unit/store/test_probe.py::test_moto_behind_its_lock_passes",
-        "tests/integration/test_compactor_command.py::test_a_lost_manifest_is_exit_code_one_and_nothing_is_touched",
+        "tests/integration/test_compactor_command.py::test_a_lost_manifest_exits_with_1_and_changes_nothing",
     ]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
     proxies = dict.fromkeys((*PROXIES, *map(str.lower, PROXIES)), dead)

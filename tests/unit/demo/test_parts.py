@@ -28,20 +28,20 @@ def record(offset: int, key: bytes, value: bytes | None) -> Record:
 SUNK: Logs = {0: [record(0, b"a", b"1"), record(1, b"b", b"1"), record(2, b"a", b"2"), record(3, b"b", None)]}
 
 
-def test_what_compaction_must_leave_is_said_by_a_dict() -> None:
+def test_a_dict_gives_the_records_that_compaction_must_leave() -> None:
     first = last_of_each_key(SUNK)
     assert [r.offset for r in first[0]] == [2, 3]
     assert [r.offset for r in without_tombstones(first)[0]] == [2]
 
 
-def test_a_removed_offset_is_one_with_a_survivor_behind_it() -> None:
+def test_a_removed_offset_has_a_later_surviving_record() -> None:
     assert removed_offset(SUNK, last_of_each_key(SUNK)) == (0, 1, 2)
     assert removed_offset(SUNK, without_tombstones(last_of_each_key(SUNK))) == (0, 1, 2)
     with pytest.raises(KeyfoldError, match="nothing"):
         removed_offset(SUNK, SUNK)
 
 
-def test_the_story_holds_only_when_something_was_checked_and_all_of_it_is_true() -> None:
+def test_the_demo_holds_only_if_something_was_checked_and_every_check_passed() -> None:
     summary = Summary(SMALL, 4)
     outcomes = [summary.holds]
     for sentence, holds in (("one", True), ("two", False)):
@@ -51,14 +51,14 @@ def test_the_story_holds_only_when_something_was_checked_and_all_of_it_is_true()
     assert summary.to_json()["checks"] == {"one": True, "two": False}
 
 
-def test_a_command_gives_back_what_it_said(tmp_path: Path) -> None:
+def test_a_command_returns_its_output(tmp_path: Path) -> None:
     commands = Commands(tmp_path, {"GREETING": "hello"})
     code = "import os,sys; print(os.environ['GREETING'], sys.stdin.read()); print('aside', file=sys.stderr)"
     finished = commands.run("greet", [PYTHON, "-c", code], stdin="you")
     assert (finished.exit_code, finished.out, finished.err) == (0, "hello you\n", "aside\n")
 
 
-def test_a_command_that_fails_says_which_and_why(tmp_path: Path) -> None:
+def test_a_failed_command_is_named_with_its_reason(tmp_path: Path) -> None:
     with pytest.raises(KeyfoldError, match=r"`greet` ended with exit code 3:\nno way"):
         Commands(tmp_path, {}).run("greet", [PYTHON, "-c", "import sys; print('no way'); sys.exit(3)"])
 
@@ -73,7 +73,7 @@ def is_running(pid: int) -> bool:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
 @pytest.mark.parametrize("is_deaf", [False, True])
-def test_an_interrupted_command_takes_its_own_children_with_it(tmp_path: Path, *, is_deaf: bool) -> None:
+def test_an_interrupted_command_ends_its_children(tmp_path: Path, *, is_deaf: bool) -> None:
     child = "import time; time.sleep(600)"
     if is_deaf:
         child = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + child
@@ -101,7 +101,7 @@ def test_a_command_line_is_shown_as_it_would_be_typed() -> None:
     assert shown("log", "cat", "s3://b/t", "a b") == "keyfold log cat s3://b/t 'a b'"
 
 
-def test_steps_are_plain_lines_where_no_terminal_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_steps_are_plain_lines_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     narrator = Narrator()
     with narrator.step("Count [things]") as step:
         step.note("halfway")

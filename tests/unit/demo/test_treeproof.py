@@ -21,7 +21,7 @@ def test_the_latest_state_of_a_changelog_is_the_repositorys_tree(facts: Facts) -
     assert root_tree(latest) == facts.root_tree
 
 
-def test_the_demos_copy_is_the_same() -> None:
+def test_the_demos_copy_is_identical() -> None:
     assert tuple(small_changelog()) == changes(SMALL)
 
 
@@ -43,7 +43,7 @@ def test_git_sorts_a_folder_as_if_its_name_ended_in_a_slash() -> None:
     assert root_tree({b"a/x": value, b"a.b": value, b"a0": value}) == "cc6b940246a412b229914418bd12af5e1601ec85"
 
 
-def test_a_path_that_is_file_and_folder_is_no_tree() -> None:
+def test_a_path_that_is_both_file_and_folder_is_refused() -> None:
     value = json.dumps({"blob": "00" * 20, "mode": "100644"}).encode()
     with pytest.raises(ValueError, match="a"):
         root_tree({b"a": value, b"a/b": value})

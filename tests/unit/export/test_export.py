@@ -25,7 +25,7 @@ from tests.support.logs import MadeLog, latest_of, records
 URL = "s3://bucket/topics"
 
 
-def test_rows_are_the_records(made: MadeLog, place: ExportPlace) -> None:
+def test_exported_rows_equal_the_records(made: MadeLog, place: ExportPlace) -> None:
     (done,) = exported(made, place)
     found = rows(place)
     assert [(r["offset"], r["key"], r["value"]) for r in found] == [
@@ -55,7 +55,7 @@ def test_rows_are_the_records(made: MadeLog, place: ExportPlace) -> None:
     assert file.metadata.row_group(0).column(5).compression == "ZSTD"
 
 
-def test_headers_timestamp_types_and_leader_epochs(place: ExportPlace) -> None:
+def test_headers_timestamp_types_and_leader_epochs_are_exported(place: ExportPlace) -> None:
     made = MadeLog()
     headers = (("a", b"1"), ("a", None), ("", b""))
     made.append([Record(0, 5, LOG_APPEND_TIME, None, b"", headers, 7), Record(1, -1, "NoTimestampType", b"", None)])
@@ -91,7 +91,7 @@ def test_headers_timestamp_types_and_leader_epochs(place: ExportPlace) -> None:
         ({"latest": True}, [4, 7]),
     ],
 )
-def test_a_part_of_the_log(made: MadeLog, asked: dict[str, Any], offsets: list[int]) -> None:
+def test_a_range_of_offsets_is_exported(made: MadeLog, asked: dict[str, Any], offsets: list[int]) -> None:
     place = Bucket()
     exported(made, place, **asked)
     assert [r["offset"] for r in rows(place)] == offsets
@@ -99,7 +99,7 @@ def test_a_part_of_the_log(made: MadeLog, asked: dict[str, Any], offsets: list[i
     assert json.loads(place.read(SUMMARY))["what"] == ("latest" if "latest" in asked else "log")
 
 
-def test_latest_is_the_dict(made: MadeLog, place: ExportPlace) -> None:
+def test_latest_exports_the_dicts_state(made: MadeLog, place: ExportPlace) -> None:
     exported(made, place, latest=True)
     assert {r["key"]: r["value"] for r in rows(place)} == {
         k: v.value for k, v in latest_of(log_of(made).read(0)).items()
@@ -126,7 +126,7 @@ def test_files_have_bounded_rows_and_row_groups_bounded_bytes(place: ExportPlace
         assert all(meta.row_group(i).num_rows <= 10 for i in range(meta.num_row_groups))
 
 
-def test_several_partitions(made: MadeLog, place: ExportPlace) -> None:
+def test_several_partitions_are_exported(made: MadeLog, place: ExportPlace) -> None:
     for partition in (1, 2, 7):
         other = MadeLog(store=made.store, place=Place("topics", "users", partition))
         other.append(records(" ".join(f"k{n}={partition}" for n in range(partition + 5))))
@@ -180,7 +180,7 @@ def compacting(made: MadeLog, extra: str = "") -> Callable[[], None]:
 @pytest.mark.parametrize("latest", [False, True])
 @pytest.mark.parametrize("formats", [{}, {"value_format": Format.JSON}])
 @pytest.mark.parametrize("at", [1, 2, 3, 4])
-def test_collected_objects_mean_a_new_beginning_and_never_a_mix(
+def test_deleted_objects_restart_the_export_and_never_mix_versions(
     make_place: MakePlace, at: int, formats: dict[str, Any], latest: bool
 ) -> None:
     store = Interrupting()
@@ -203,7 +203,7 @@ def test_collected_objects_mean_a_new_beginning_and_never_a_mix(
     assert names == {file.staged.name for file in done.files}
 
 
-def test_a_log_that_is_collected_again_and_again_is_given_up(place: ExportPlace) -> None:
+def test_an_export_gives_up_if_objects_are_deleted_repeatedly(place: ExportPlace) -> None:
     store = Interrupting()
     made = MadeLog(store=store)
     made.append(records("a=1 b=1 a=2"))
@@ -228,7 +228,7 @@ def test_a_log_that_is_collected_again_and_again_is_given_up(place: ExportPlace)
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("asked", [{}, {"latest": True}, {"value_format": Format.JSON}])
-def test_in_a_storm_every_export_is_a_state_that_existed(asked: dict[str, Any]) -> None:
+def test_every_export_in_a_storm_is_a_state_that_existed(asked: dict[str, Any]) -> None:
     made = MadeLog()
     states: dict[int, list[tuple[int, bytes | None]]] = {}
     stop = Event()

@@ -45,7 +45,7 @@ def test_overwrite_replaces_an_export_and_nothing_else(made: MadeLog, make_place
     assert json.loads(place.read(SUMMARY))["export"] == "22222222"
 
 
-def test_a_failed_overwrite_leaves_the_export_as_it_was(made: MadeLog, make_place: MakePlace) -> None:
+def test_a_failed_overwrite_leaves_the_export_unchanged(made: MadeLog, make_place: MakePlace) -> None:
     place = make_place()
     exported(made, place)
     before = {name: place.read(name) for name in place.names()}
@@ -66,7 +66,7 @@ def test_a_killed_exports_claim_is_respected_until_overwrite(made: MadeLog, make
     assert len(rows(place)) == 7
 
 
-def test_who_has_lost_the_claim_publishes_nothing(made: MadeLog, make_place: MakePlace) -> None:
+def test_an_export_that_lost_its_claim_publishes_nothing(made: MadeLog, make_place: MakePlace) -> None:
     place, other = make_place(), make_place("11111111")
 
     def overwriting(_: int) -> None:
@@ -80,7 +80,7 @@ def test_who_has_lost_the_claim_publishes_nothing(made: MadeLog, make_place: Mak
     assert place.names() == [SUMMARY, "part-00000-00000000000000000000-11111111.parquet"]
 
 
-def test_nothing_is_seen_before_all_is_there(made: MadeLog, make_place: MakePlace) -> None:
+def test_nothing_is_visible_before_everything_is_written(made: MadeLog, make_place: MakePlace) -> None:
     place = make_place()
     seen: list[list[str]] = []
     request = ExportRequest((0,), rows_per_file=1)
@@ -110,13 +110,13 @@ def test_an_interrupted_export_leaves_nothing(made: MadeLog, make_place: MakePla
         assert list(place.store.list_uploads("")) == []
 
 
-def test_a_folder_that_cannot_be_made(made: MadeLog, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_reported(made: MadeLog, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be written"):
         exported(made, Folder(tmp_path / "file" / "out"))
 
 
-def test_a_consoles_folder_marker_is_nothing(made: MadeLog) -> None:
+def test_an_s3_consoles_folder_marker_is_ignored(made: MadeLog) -> None:
     place = Bucket()
     place.add("", b"")
     exported(made, place)
@@ -133,7 +133,7 @@ def test_targets_inside_the_logs_are_refused(made: MadeLog) -> None:
     check_outside_logs(made.store, "topics", MemoryStore("lake"), "topics/users")
 
 
-def test_a_damaged_segment_fails_the_export_whatever_is_asked(made: MadeLog, place: ExportPlace) -> None:
+def test_a_damaged_segment_fails_any_export(made: MadeLog, place: ExportPlace) -> None:
     entry = made.manifest.segments[-1]
     key = made.place.key(entry.name)
     data = bytearray(made.store.get(key).data)
@@ -146,7 +146,7 @@ def test_a_damaged_segment_fails_the_export_whatever_is_asked(made: MadeLog, pla
         assert place.names() == []
 
 
-def test_a_partition_that_is_not_there_leaves_no_folder(made: MadeLog, tmp_path: Path) -> None:
+def test_a_missing_partition_leaves_no_folder(made: MadeLog, tmp_path: Path) -> None:
     place = Folder(tmp_path / "new")
     with pytest.raises(LogNotFound):
         exported(made, place, partitions=(0, 9))
@@ -191,7 +191,7 @@ class Failing(MemoryStore):
 @pytest.mark.sharded
 @pytest.mark.parametrize("at", range(1, 14))
 @pytest.mark.parametrize("kind", [AccessDenied, StoreUnavailable])
-def test_a_bucket_that_fails_never_shows_a_whole_export_that_is_none(
+def test_a_failing_bucket_never_shows_an_incomplete_export_as_complete(
     made: MadeLog, kind: type[StoreError], at: int
 ) -> None:
     place = Bucket(store=Failing(kind("x", "refused"), at))
@@ -211,7 +211,9 @@ def test_a_bucket_that_fails_never_shows_a_whole_export_that_is_none(
     assert [r["offset"] for r in rows(place)] == [0, 1, 2, 3, 4, 5, 7]
 
 
-def test_a_full_disk_is_said_and_leaves_nothing(made: MadeLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_and_leaves_nothing(
+    made: MadeLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = Folder(tmp_path / "out")
 
     def full(_descriptor: int) -> None:

@@ -48,7 +48,7 @@ def avro_log(*values: bytes | None, keys: bool = False) -> MadeLog:
 ANNE, BOB = b"\0\0\0\0\1\x08anne", b"\0\0\0\0\2\6bob\2\x50"
 
 
-def test_avro_without_a_readers_schema_takes_the_newest_writers(place: ExportPlace) -> None:
+def test_without_a_readers_schema_avro_uses_the_newest_writers(place: ExportPlace) -> None:
     made = avro_log(ANNE, BOB, None)
     exported(made, place, value_format=Format.AVRO, key_format=Format.STRING)
     assert [(r["key"], r["value"]) for r in rows(place)] == [
@@ -58,7 +58,7 @@ def test_avro_without_a_readers_schema_takes_the_newest_writers(place: ExportPla
     ]
 
 
-def test_avro_with_a_readers_schema(place: ExportPlace) -> None:
+def test_avro_is_read_with_a_readers_schema(place: ExportPlace) -> None:
     made = avro_log(ANNE, BOB)
     exported(made, place, value_format=Format.AVRO, value_reader=reader_type(SCHEMA_1))
     assert [r["value"] for r in rows(place)] == [{"name": "anne"}, {"name": "bob"}]
@@ -67,7 +67,7 @@ def test_avro_with_a_readers_schema(place: ExportPlace) -> None:
 BAD = b"\0\0\0\0\1\x08ann"
 
 
-def test_a_misfit_names_topic_partition_offset_and_schema(place: ExportPlace) -> None:
+def test_a_format_mismatch_names_topic_partition_offset_and_schema(place: ExportPlace) -> None:
     made = avro_log(ANNE, BOB, BAD)
     with pytest.raises(RecordFormatMismatch) as caught:
         exported(made, place, value_format=Format.AVRO)
@@ -78,7 +78,7 @@ def test_a_misfit_names_topic_partition_offset_and_schema(place: ExportPlace) ->
     assert place.names() == []
 
 
-def test_misfits_may_be_skipped(place: ExportPlace) -> None:
+def test_format_mismatches_can_be_skipped(place: ExportPlace) -> None:
     made = avro_log(ANNE, BAD, b"", BOB, None)
     (done,) = exported(made, place, value_format=Format.AVRO, on_error=OnError.SKIP)
     assert [r["offset"] for r in rows(place)] == [0, 3, 4]
@@ -88,7 +88,7 @@ def test_misfits_may_be_skipped(place: ExportPlace) -> None:
     assert "offset 2 is empty" in partition["misfits"][1]
 
 
-def test_misfits_may_become_null_and_say_why(place: ExportPlace) -> None:
+def test_format_mismatches_can_become_null_with_a_reason(place: ExportPlace) -> None:
     made = avro_log(ANNE, BAD, None)
     (done,) = exported(made, place, value_format=Format.AVRO, on_error=OnError.NULL)
     assert [(r["value"], r["value_error"], r["key_error"]) for r in rows(place)] == [
@@ -99,7 +99,7 @@ def test_misfits_may_become_null_and_say_why(place: ExportPlace) -> None:
     assert done.mismatches.nulled == 1
 
 
-def test_json_is_typed_by_what_all_values_have_in_common(place: ExportPlace) -> None:
+def test_json_gets_the_common_type_of_all_values(place: ExportPlace) -> None:
     made = MadeLog()
     texts = [
         b'{"a": 1, "b": [1, 2.5], "c": {"d": "x"}}',
@@ -138,7 +138,7 @@ def keyfold(made: MadeLog, capfd: pytest.CaptureFixture[str]) -> Callable[..., t
 Keyfold = Callable[..., tuple[list[str], list[str]]]
 
 
-def test_the_command_says_what_it_exported(made: MadeLog, keyfold: Keyfold, tmp_path: Path) -> None:
+def test_the_command_reports_what_it_exported(made: MadeLog, keyfold: Keyfold, tmp_path: Path) -> None:
     lines, errors = keyfold("--to", str(tmp_path / "a"))
     assert errors == []
     assert lines[0].startswith("users-0: 7 rows in 1 file, ")
@@ -161,7 +161,7 @@ def test_the_command_shows_progress_on_a_terminal(
     assert keyfold("--to", str(tmp_path / "a"))[0][-1].startswith("exported 7 rows")
 
 
-def test_the_command_names_misfits(made: MadeLog, keyfold: Keyfold, tmp_path: Path) -> None:
+def test_the_command_names_format_mismatches(made: MadeLog, keyfold: Keyfold, tmp_path: Path) -> None:
     _, errors = keyfold("--to", str(tmp_path / "a"), "--key-format", "json", "--value-format", "string", code=1)
     assert errors[0] == "error: users-0: the key at offset 0 is not JSON: Expecting value: line 1 column 1 (char 0)"
     assert errors[1] == "hint: continue without it with --on-error null or --on-error skip"
@@ -171,7 +171,7 @@ def test_the_command_names_misfits(made: MadeLog, keyfold: Keyfold, tmp_path: Pa
     assert "users-0: the value at offset 3 is not JSON" in lines[1]
 
 
-def test_the_command_is_called_wrongly(keyfold: Keyfold, tmp_path: Path) -> None:
+def test_usage_errors_are_reported(keyfold: Keyfold, tmp_path: Path) -> None:
     to = ("--to", str(tmp_path / "a"))
     schema = tmp_path / "s.avsc"
     schema.write_text("{")
@@ -188,7 +188,7 @@ def test_the_command_is_called_wrongly(keyfold: Keyfold, tmp_path: Path) -> None
     assert not (tmp_path / "a").exists()
 
 
-def test_cat_prints_typed_keys_and_values(capfd: pytest.CaptureFixture[str]) -> None:
+def test_cat_prints_decoded_keys_and_values(capfd: pytest.CaptureFixture[str]) -> None:
     made = avro_log(ANNE, BOB, None, BAD)
     world = CliContext(lambda _url: (made.store, "topics"), made.clock, made.random)
 
@@ -212,7 +212,7 @@ def test_cat_prints_typed_keys_and_values(capfd: pytest.CaptureFixture[str]) -> 
     ]
 
 
-def test_typed_values_as_json() -> None:
+def test_decoded_values_are_printed_as_json() -> None:
     value = {"at": EPOCH, "day": EPOCH.date(), "sum": Decimal("1.50"), "id": UUID(int=1), "raw": b"\xff", "d": (1, 2)}
     assert plain(value) == {
         "at": "1970-01-01T00:00:00+00:00", "day": "1970-01-01", "sum": "1.50", "id": str(UUID(int=1)),
@@ -220,7 +220,7 @@ def test_typed_values_as_json() -> None:
     }  # fmt: skip
 
 
-def test_one_partition_that_fails_stops_all_and_is_the_one_that_is_named(place: ExportPlace) -> None:
+def test_a_failed_partition_stops_the_export_and_is_named(place: ExportPlace) -> None:
     made = avro_log(*([ANNE] * 50))
     for partition in range(1, 6):
         other = MadeLog(store=made.store, place=Place("topics", "users", partition))
@@ -234,7 +234,7 @@ def test_one_partition_that_fails_stops_all_and_is_the_one_that_is_named(place: 
     assert [each.rows for each in done] == [50, 41, 41, 40, 41, 41]
 
 
-def test_keys_of_avro_by_their_own_schema_and_header(place: ExportPlace) -> None:
+def test_avro_keys_use_their_own_schema_and_header(place: ExportPlace) -> None:
     made = avro_log(None)
     key = Record(1, 1, CREATE_TIME, b"\x08anne", b"x", (("__key_schema_id", b"\0\0\0\0\1"),))
     made.append([key, Record(2, 2, CREATE_TIME, b"\0\0\0\0\2\6bob\2\x50", b"y"), Record(3, 3, CREATE_TIME, None, b"z")])

@@ -98,7 +98,7 @@ def some(schema: Json) -> st.SearchStrategy[Any]:
 
 
 @given(some(EVERYTHING))
-def test_every_type_reads_as_fastavro_reads_it(value: Any) -> None:
+def test_every_type_is_read_as_fastavro_reads_it(value: Any) -> None:
     data = written(EVERYTHING, value)
     assert read(EVERYTHING, data) == fastavro.schemaless_reader(
         io.BytesIO(data), fastavro.parse_schema(EVERYTHING), None
@@ -120,7 +120,7 @@ FEWER = {
 
 
 @given(some(EVERYTHING).filter(lambda v: v["g"].isascii()))
-def test_a_reader_gets_its_own_fields(value: Any) -> None:
+def test_a_reader_gets_the_fields_of_its_schema(value: Any) -> None:
     found = read(EVERYTHING, written(EVERYTHING, value), FEWER)
     assert found == {
         "d": float(value["d"]),
@@ -178,7 +178,7 @@ def test_defaults_are_values_and_not_shared() -> None:
         (logical("bytes", "decimal", precision=3, scale=5), b"\x01", b"\x01", b"\x01"),
     ],
 )  # fmt: skip
-def test_logical_types(kind: Json, data: Any, python: Any, raw: Any) -> None:
+def test_logical_types_are_decoded(kind: Json, data: Any, python: Any, raw: Any) -> None:
     plain = {k: v for k, v in kind.items() if k != "logicalType"}
     stored = written(plain, data)
     assert read(kind, stored) == python
@@ -195,7 +195,7 @@ def test_a_decimal_keeps_all_its_digits(digits: int) -> None:
     assert str(read(kind, data)).replace(".", "") == "9" * digits
 
 
-def test_units_are_the_readers() -> None:
+def test_time_units_are_those_of_the_readers_schema() -> None:
     data = written("long", 1_700_000_000_123)
     ms, us = logical("long", "timestamp-millis"), logical("long", "timestamp-micros")
     assert read(ms, data, us, Into.RAW) == 1_700_000_000_123_000
@@ -229,14 +229,14 @@ def test_units_are_the_readers() -> None:
         (logical("string", "uuid"), b"\x02a", "badly formed hexadecimal UUID string"),
     ],
 )  # fmt: skip
-def test_damage_is_said(schema: Json, data: bytes, what: str) -> None:
+def test_damage_is_reported(schema: Json, data: bytes, what: str) -> None:
     with pytest.raises(FAULTS) as caught:
         read(schema, data)
     assert what in fault_text(caught.value)
 
 
 @given(some(EVERYTHING), st.data())
-def test_cut_or_changed_bytes_never_do_worse_than_a_fault(value: Any, draw: st.DataObject) -> None:
+def test_truncated_or_changed_bytes_only_ever_raise_the_documented_error(value: Any, draw: st.DataObject) -> None:
     data = bytearray(written(EVERYTHING, value))
     at = draw.draw(st.integers(0, len(data) - 1))
     data[at] = draw.draw(st.integers(0, 255))
@@ -261,13 +261,15 @@ def test_cut_or_changed_bytes_never_do_worse_than_a_fault(value: Any, draw: st.D
          "fixed F of 3 bytes"),
     ],
 )  # fmt: skip
-def test_what_the_reader_has_no_place_for_is_said(writer: Json, reader: Json, value: Any, what: str) -> None:
+def test_a_value_that_the_readers_schema_cannot_hold_is_reported(
+    writer: Json, reader: Json, value: Any, what: str
+) -> None:
     with pytest.raises(FAULTS) as caught:
         read(writer, written(writer, value), reader)
     assert what in fault_text(caught.value)
 
 
-def test_a_mismatch_hurts_only_values_that_meet_it() -> None:
+def test_a_schema_mismatch_affects_only_the_values_that_hit_it() -> None:
     assert read(["null", "string"], b"\x00", ["null", "long"]) is None
     symbols = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
     assert read(symbols, b"\x02", {"type": "enum", "name": "E", "symbols": ["A"], "default": "A"}) == "A"
@@ -284,12 +286,12 @@ def test_an_unknown_field_of_any_type_is_skipped() -> None:
     assert read(broken, b"\x02a\x02", record("R", c="int")) == {"c": 1}
 
 
-def test_arrays_in_several_pieces_and_with_sizes() -> None:
+def test_arrays_in_several_blocks_with_sizes_are_read() -> None:
     data = b"\x02\x02" + b"\x03\x04\x04\x06" + b"\x00"
     assert read({"type": "array", "items": "int"}, data) == [1, 2, 3]
 
 
-def test_values_nested_as_deeply_as_python_allows_and_no_crash_beyond() -> None:
+def test_deep_nesting_is_read_up_to_pythons_limit_and_refused_beyond() -> None:
     deep = b"\x02\x02" * 5000 + b"\x02\x00"
     with pytest.raises(RecursionError):
         read(LIST, deep)
@@ -307,7 +309,7 @@ def test_values_nested_as_deeply_as_python_allows_and_no_crash_beyond() -> None:
         (json.dumps(logical("fixed", "decimal", name="F", size=10**400, precision=3)), "too large"),
     ],
 )
-def test_what_is_no_schema(text: str, what: str) -> None:
+def test_an_invalid_schema_is_refused(text: str, what: str) -> None:
     with pytest.raises(NotAvro, match=what):
         parse_avro(text)
 
@@ -344,7 +346,7 @@ def make(value: bytes | None, key: bytes | None = b"k", **headers: bytes) -> Rec
     return Record(0, 0, CREATE_TIME, key, value, tuple(headers.items()))
 
 
-def test_records_decode_by_the_schema_that_they_name(schemas: SchemaArchive) -> None:
+def test_records_are_decoded_with_the_schema_they_name(schemas: SchemaArchive) -> None:
     decoder = Decoder(key_format="string", value_format="avro", schemas=schemas)
     assert decoder.value(make(b"\0\0\0\0\1\4ab")) == {"name": "ab"}
     assert decoder.value(make(b"\0\0\0\0\2\4ab\2")) == {"name": "ab", "age": 1}
@@ -378,7 +380,7 @@ def test_records_decode_by_the_schema_that_they_name(schemas: SchemaArchive) -> 
         (b"\4ab", {"__value_schema_id": b"\0\0\0\0\1\1"}, "with 1 bytes after the schema id", None),
     ],
 )  # fmt: skip
-def test_misfits_say_what_and_by_which_schema(
+def test_format_mismatches_name_the_value_and_the_schema(
     schemas: SchemaArchive, value: bytes, headers: dict[str, bytes], what: str, schema: int | None
 ) -> None:
     decoder = Decoder(value_format="avro", schemas=schemas)
@@ -388,12 +390,12 @@ def test_misfits_say_what_and_by_which_schema(
     assert caught.value.schema == schema
 
 
-def test_a_kept_object_that_is_no_json_is_the_stores_fault(schemas: SchemaArchive) -> None:
+def test_an_archived_schema_that_is_not_json_is_corrupt(schemas: SchemaArchive) -> None:
     with pytest.raises(ArchivedSchemaUnusable, match=r"`topics/_schemas/3.avsc`: is not JSON"):
         Decoder(value_format="avro", schemas=schemas).value(make(b"\0\0\0\0\3\4ab"))
 
 
-def test_two_headers_that_differ(schemas: SchemaArchive) -> None:
+def test_two_conflicting_schema_headers_are_refused(schemas: SchemaArchive) -> None:
     headers = (("__value_schema_id", b"\0\0\0\0\1"), ("__value_schema_id", b"\0\0\0\0\2"))
     with pytest.raises(FormatMismatch, match="has 2 different headers __value_schema_id"):
         Decoder(value_format="avro", schemas=schemas).value(Record(0, 0, CREATE_TIME, b"k", b"\4ab", headers))
@@ -406,13 +408,13 @@ def test_a_writers_wrong_default_does_not_matter() -> None:
     assert Decoder(value_format="avro", schemas=SchemaArchive(store, "")).value(make(b"\0\0\0\0\1\2")) == {"x": 1}
 
 
-def test_a_decoder_for_avro_needs_schemas() -> None:
+def test_an_avro_decoder_needs_a_schema_archive() -> None:
     with pytest.raises(ValueError, match="pass `schemas`"):
         Decoder(key_format="avro")
     with pytest.raises(ValueError, match="protobuf"):
         Decoder(key_format="protobuf")
 
 
-def test_floats_of_any_kind() -> None:
+def test_floats_of_any_kind_are_decoded() -> None:
     assert math.isnan(read("double", struct.pack("<d", math.nan)))
     assert read("float", struct.pack("<f", math.inf)) == math.inf

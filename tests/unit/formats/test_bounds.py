@@ -98,7 +98,7 @@ def test_a_schema_at_the_bounds_is_read_by_both() -> None:
 
 
 @pytest.mark.parametrize("text", ["[" * 200_000, '{"type":' * 200_000, '"' + "x" * SCHEMA_BYTES_MAX + '"'])
-def test_a_text_that_is_too_deep_or_too_long_is_refused_by_name(text: str) -> None:
+def test_a_schema_text_that_is_too_deep_or_too_long_is_refused(text: str) -> None:
     with pytest.raises(NotAvro):
         parse_avro(text)
     with pytest.raises(RefusedBySink):
@@ -143,7 +143,7 @@ def decimal_decoders() -> dict[str, Callable[[bytes], Any]]:
 
 
 @pytest.mark.parametrize("form", ["avro", "json"])
-def test_a_decimal_is_read_with_all_its_digits_or_refused_by_its_length(form: str) -> None:
+def test_a_decimal_is_read_exactly_or_refused_by_its_length(form: str) -> None:
     decode = decimal_decoders()[form]
     longest = b"\x80" + bytes(DECIMAL_BYTES_MAX - 1)
     value = decode(longest)
@@ -164,7 +164,7 @@ NUMBERS = {
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-def test_a_number_of_an_envelope_is_exact_or_as_in_java_or_refused(name: str) -> None:
+def test_an_envelopes_number_is_exact_or_as_in_java_or_refused(name: str) -> None:
     kind, text, wanted = NUMBERS[name]
     decimal = {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "parameters": {"scale": "2"}}
     schema = json.dumps(decimal if kind == "decimal" else {"type": kind})
@@ -177,7 +177,7 @@ def test_a_number_of_an_envelope_is_exact_or_as_in_java_or_refused(name: str) ->
 
 @pytest.mark.parametrize("schema", ["double", {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}])
 @pytest.mark.parametrize("text", [DIGITS, "1e9999999999999999999", "1e-9999999999999999999"])
-def test_a_column_is_made_beside_any_number(schema: Json, text: str) -> None:
+def test_a_column_is_built_despite_any_number(schema: Json, text: str) -> None:
     column = column_for(RecordPart.VALUE, Format.JSON, SchemaArchive(MemoryStore(), "topics"), avro_type(schema))
     decoded = column.decode(pa.array([b"1", text.encode()], pa.binary()), None)
     assert decoded.array[0].as_py() == 1

@@ -108,7 +108,7 @@ PROPER: dict[str, Callable[[], tuple[Json, Json, list[bytes | None]]]] = {
 
 @pytest.mark.parametrize("name", PROPER)
 @pytest.mark.parametrize("is_slow", [False, True])
-def test_what_fits_comes_out_in_parts(bounded: Bounded, name: str, is_slow: bool) -> None:
+def test_a_wide_column_is_decoded_in_parts(bounded: Bounded, name: str, is_slow: bool) -> None:
     count, wrong, _ = bounded.run(decoded_proper, name, is_slow)
     assert (count, wrong) == (len(PROPER[name]()[2]), [])
 
@@ -137,7 +137,7 @@ TOO_WIDE: dict[str, Callable[[], tuple[Json, Json, list[bytes | None]]]] = {
 
 @pytest.mark.parametrize("name", TOO_WIDE)
 @pytest.mark.parametrize("is_slow", [False, True])
-def test_a_row_that_is_too_wide_by_itself_does_not_fit_and_hides_no_other(
+def test_a_row_that_is_too_wide_is_a_mismatch_and_affects_no_other_row(
     bounded: Bounded, name: str, is_slow: bool
 ) -> None:
     count, wrong, nulls = bounded.run(decoded_too_wide, name, is_slow)
@@ -150,7 +150,7 @@ def decoded_too_wide(name: str, is_slow: bool) -> tuple[int, list[str], int]:
     return avro(*TOO_WIDE[name](), is_slow=is_slow)
 
 
-def test_a_fixed_of_two_gigabytes_keeps_no_room_for_its_nulls(bounded: Bounded) -> None:
+def test_nulls_of_a_two_gigabyte_fixed_allocate_nothing(bounded: Bounded) -> None:
     count, wrong, nulls = bounded.run(decoded_fixed)
     assert (count, nulls, len(wrong)) == (2, 2, 1)
 
@@ -160,14 +160,14 @@ def decoded_fixed() -> tuple[int, list[str], int]:
 
 
 @pytest.mark.parametrize("size", [FIXED_BYTES_MAX, FIXED_BYTES_MAX + 1])
-def test_a_fixed_comes_out_whole_whatever_its_column_is(size: int) -> None:
+def test_a_fixed_is_decoded_whole_for_any_column(size: int) -> None:
     column = AvroColumn(RecordPart.VALUE, kept(fixed(size)), avro_type(fixed(size)))
     found = column.decode(pa.array([FRAME + varint(7) + b"x" * size, None], pa.binary()), None)
     assert found.array.to_pylist() == [{"at": 7, "x": b"x" * size}, None]
     assert pa.types.is_fixed_size_binary(column.type.field("x").type) == (size == FIXED_BYTES_MAX)
 
 
-def test_json_nulls_for_wide_records(bounded: Bounded) -> None:
+def test_json_nulls_of_wide_records_are_decoded(bounded: Bounded) -> None:
     assert bounded.run(json_of_wide) == (16_000, [], 0)
 
 
@@ -175,7 +175,7 @@ def json_of_wide() -> tuple[int, list[str], int]:
     return json_rows(record("R", wide=["null", WIDE]), [b"{}"] * 16_000)
 
 
-def test_json_items_that_are_null(bounded: Bounded) -> None:
+def test_json_items_that_are_null_are_decoded(bounded: Bounded) -> None:
     count, wrong, nulls = bounded.run(json_of_items)
     assert (count, len(wrong), nulls) == (2, 1, 1)
 
@@ -185,7 +185,7 @@ def json_of_items() -> tuple[int, list[str], int]:
     return json_rows({"type": "array", "items": ["null", WIDE]}, [b"[null]", many])
 
 
-def test_parts_are_in_order_and_each_row_is_in_one() -> None:
+def test_parts_are_ordered_and_hold_each_row_once() -> None:
     batch = pa.record_batch({"value": pa.array(range(10))})
 
     def made(part: pa.RecordBatch) -> list[Any]:

@@ -167,7 +167,7 @@ RAW = {**WRITER, "fields": [{**f, "type": "long"} if f["name"] == "q" else f for
 
 @settings(max_examples=60)
 @given(st.lists(st.none() | VALUES, min_size=1, max_size=12))
-def test_at_once_is_as_one_by_one(values: list[Any]) -> None:
+def test_decoding_a_batch_equals_decoding_one_by_one(values: list[Any]) -> None:
     data = [None if value is None else written(RAW, value) for value in values]
     found = both_ways(avro(WRITER, READER), data)
     assert found.mismatches == []
@@ -184,7 +184,9 @@ def test_at_once_is_as_one_by_one(values: list[Any]) -> None:
     st.lists(st.tuples(st.integers(0, 5), st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=4),
     st.booleans(),
 )
-def test_damage_is_found_at_once_as_one_by_one(values: list[Any], flips: list[tuple[int, int, int]], cut: bool) -> None:
+def test_damage_is_found_in_a_batch_as_one_by_one(
+    values: list[Any], flips: list[tuple[int, int, int]], cut: bool
+) -> None:
     data = [bytearray(written(RAW, value)) for value in values]
     for row, at, byte in flips:
         target = data[row % len(data)]
@@ -199,13 +201,13 @@ def test_damage_is_found_at_once_as_one_by_one(values: list[Any], flips: list[tu
 
 
 @given(st.lists(st.lists(st.integers(-3, 3), max_size=60), min_size=1, max_size=5))
-def test_arrays_of_any_length(lists: list[list[int]]) -> None:
+def test_arrays_of_any_length_are_decoded(lists: list[list[int]]) -> None:
     schema = {"type": "array", "items": "long"}
     found = both_ways(avro(schema, schema), [written(schema, each) for each in lists])
     assert found.array.to_pylist() == lists
 
 
-def test_arrays_in_pieces() -> None:
+def test_arrays_in_several_blocks_are_decoded() -> None:
     schema = {"type": "array", "items": "int"}
     head = b"\0\0\0\0\1"
     rows = [b"\2\2\3\4\4\6\0", b"\0", b"\1\2\2\0", b"\4\2\4\0"]
@@ -240,7 +242,7 @@ def test_arrays_in_pieces() -> None:
         (["int", "null", "double"], 7, pa.float64(), 7.0),
     ],
 )  # fmt: skip
-def test_types(kind: Json, value: Any, raw: pa.DataType, python: Any) -> None:
+def test_every_type_is_decoded(kind: Json, value: Any, raw: pa.DataType, python: Any) -> None:
     plain = without_logical(kind)
     found = both_ways(avro(kind, kind), [written(plain, value), None, written(plain, value)])
     assert found.array.type == raw
@@ -260,7 +262,9 @@ def test_types(kind: Json, value: Any, raw: pa.DataType, python: Any) -> None:
         (["null", "string"], "string", None, "was written as null, but the reader schema says"),
     ],
 )  # fmt: skip
-def test_what_has_no_place(writer: Json, reader: Json, value: Any, what: str) -> None:
+def test_a_value_without_a_place_in_the_readers_schema_is_a_mismatch(
+    writer: Json, reader: Json, value: Any, what: str
+) -> None:
     plain = without_logical(writer)
     found = both_ways(avro(writer, reader), [written(plain, value), None])
     ((row, mismatch),) = found.mismatches
@@ -269,7 +273,7 @@ def test_what_has_no_place(writer: Json, reader: Json, value: Any, what: str) ->
 
 
 @pytest.mark.parametrize("data", [b"", b"\2a", b"\x02", b"abc", b"\xff" * 300])
-def test_bytes_are_all_that_follows_the_frame(data: bytes) -> None:
+def test_a_bytes_value_is_everything_after_the_frame(data: bytes) -> None:
     """Confluent's serializers write no length; a value that looks like one is a value all the same."""
     rows = [b"\0\0\0\0\1" + data, None, b"\0\0\0\0\1x" + data]
     for writer in ("bytes", {"type": "bytes"}, {"type": {"type": "bytes"}}):
@@ -279,7 +283,7 @@ def test_bytes_are_all_that_follows_the_frame(data: bytes) -> None:
         assert both_ways(avro(writer, ["null", "bytes"]), rows).array.to_pylist() == [data, None, b"x" + data]
 
 
-def test_bytes_for_a_reader_of_text_and_in_a_union() -> None:
+def test_bytes_are_read_as_text_and_in_a_union() -> None:
     found = both_ways(avro("bytes", "string"), [b"\0\0\0\0\1\xc3\xa9", b"\0\0\0\0\1\xff"])
     assert found.array.to_pylist() == ["é", None]
     union = ["null", "bytes"]
@@ -287,7 +291,7 @@ def test_bytes_for_a_reader_of_text_and_in_a_union() -> None:
     assert found.array.to_pylist() == [b"ab", None]
 
 
-def test_several_schemas_guids_headers_and_rubbish_in_one_batch() -> None:
+def test_several_schemas_guids_headers_and_garbage_in_one_batch() -> None:
     one, two = record("U", name="string"), record("U", age="int", name="string")
     guid = UUID("f81d4fae-7dec-11d0-a765-00a0c91e6bf6")
     store = MemoryStore()
@@ -322,7 +326,7 @@ def test_several_schemas_guids_headers_and_rubbish_in_one_batch() -> None:
          "`d` is a decimal of 80 digits; the limit in Arrow is 76"),
     ],
 )  # fmt: skip
-def test_what_has_no_arrow_type(schema: Json, what: str) -> None:
+def test_a_schema_without_an_arrow_type_is_refused(schema: Json, what: str) -> None:
     with pytest.raises(NoArrowType) as caught:
         arrow_type(avro_type(schema))
     assert str(caught.value).startswith(what)
@@ -330,7 +334,7 @@ def test_what_has_no_arrow_type(schema: Json, what: str) -> None:
         column_for(RecordPart.VALUE, Format.AVRO, kept(), avro_type(schema))
 
 
-def test_text() -> None:
+def test_text_is_decoded() -> None:
     found = StringColumn().decode(pa.array([b"a", None, b"\xff", "é".encode()], pa.binary()), None)
     assert found.array.to_pylist() == ["a", None, None, "é"]
     assert bad(found) == [(2, "is not UTF-8: invalid start byte at byte 0")]

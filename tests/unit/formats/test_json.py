@@ -64,7 +64,7 @@ def as_json(schema: Json, *documents: Any) -> Decoded:
         (record("R", a="int"), b"null", None),
     ],
 )  # fmt: skip
-def test_json_by_a_schema(schema: Json, document: Any, value: Any) -> None:
+def test_json_is_decoded_with_a_given_schema(schema: Json, document: Any, value: Any) -> None:
     found = as_json(schema, document)
     assert found.mismatches == []
     if document != "NaN":
@@ -105,7 +105,7 @@ def test_json_by_a_schema(schema: Json, document: Any, value: Any) -> None:
         ("int", b"[" * 100_000, "is nested too deeply"),
     ],
 )
-def test_json_that_does_not_fit(schema: Json, document: Any, what: str) -> None:
+def test_json_that_does_not_fit_is_a_mismatch(schema: Json, document: Any, what: str) -> None:
     if schema == ["string", "int"]:
         with pytest.raises(NoArrowType):
             as_json(schema, document)
@@ -147,7 +147,7 @@ def surveyed(*documents: Any) -> Any:
         ([{str(n): n for n in range(1001)}], pa.string(), None),
     ],
 )  # fmt: skip
-def test_json_by_what_all_have_in_common(documents: list[Any], kind: pa.DataType, values: Any) -> None:
+def test_json_is_decoded_with_the_common_type(documents: list[Any], kind: pa.DataType, values: Any) -> None:
     found = surveyed(*documents)
     assert found[0] == kind
     assert found[2] == 0
@@ -165,7 +165,7 @@ ANY_JSON = st.recursive(
 @given(st.lists(ANY_JSON, max_size=6))
 @example([[[]], [{}]])
 @example([{"schema": None, "payload": 1}])
-def test_a_surveyed_type_fits_everything_that_was_looked_at(documents: list[Any]) -> None:
+def test_a_surveyed_type_fits_everything_surveyed(documents: list[Any]) -> None:
     assert surveyed(*documents)[2] == 0
 
 
@@ -192,7 +192,7 @@ FIELDS: list[Json] = [
 CONNECT = {"type": "struct", "optional": False, "fields": FIELDS}
 
 
-def test_connects_envelope_is_opened() -> None:
+def test_connects_json_envelope_is_unwrapped() -> None:
     payload = {
         "id": 1,
         "raw": "AQI=",
@@ -234,12 +234,12 @@ def test_connects_envelope_is_opened() -> None:
         ),
     ],
 )
-def test_an_envelope_that_does_not_fit(schema: Json, payload: Any, what: str) -> None:
+def test_an_envelope_that_does_not_fit_is_a_mismatch(schema: Json, payload: Any, what: str) -> None:
     found = JsonColumn(avro_type("string")).decode(pa.array([envelope(schema, payload)], pa.binary()), None)
     assert what in found.mismatches[0][1].message
 
 
-def test_what_is_surveyed() -> None:
+def test_the_survey_finds_the_common_type() -> None:
     assert survey_for(RecordPart.VALUE, Format.BYTES, None) is None
     assert survey_for(RecordPart.VALUE, Format.STRING, None) is None
     assert survey_for(RecordPart.VALUE, Format.AVRO, avro_type("string")) is None
@@ -258,7 +258,7 @@ def test_what_is_surveyed() -> None:
         surveyed_type([missing], kept("string"), RecordPart.VALUE)
 
 
-def test_a_map_with_endless_keys_is_text_and_is_not_held() -> None:
+def test_a_map_with_unbounded_keys_becomes_text_without_being_held() -> None:
     shape = Shape()
     for number in range(5000):
         shape.add({f"id-{number}": {"x": number}, "id-0": 1})
@@ -270,7 +270,7 @@ def test_a_map_with_endless_keys_is_text_and_is_not_held() -> None:
         assert not each._members
 
 
-def test_members_of_several_partitions_count_together() -> None:
+def test_members_are_counted_over_all_partitions() -> None:
     one, two = Shape(), Shape()
     one.add({str(n): n for n in range(600)})
     two.add({str(-n): n for n in range(600)})
@@ -278,7 +278,7 @@ def test_members_of_several_partitions_count_together() -> None:
     assert one.type() == Union((Primitive("null"), Primitive("string", JSON_TEXT)))
 
 
-def test_what_is_nested_very_deeply() -> None:
+def test_very_deep_nesting_is_handled() -> None:
     deep: Any = 1
     for _ in range(300):
         deep = {"a": [deep]}
@@ -291,11 +291,11 @@ def test_what_is_nested_very_deeply() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a.b", "é", "a b", "`"])
-def test_any_name_of_a_member(name: str) -> None:
+def test_any_member_name_is_allowed(name: str) -> None:
     assert surveyed({name: 1})[1] == [{name: 1}]
 
 
-def test_halves_of_surrogate_pairs() -> None:
+def test_lone_surrogates_are_handled() -> None:
     assert surveyed(b'{"\\ud800": 1}', b'{"a": 1}')[1] == ['{"\\ud800":1}', '{"a":1}']
     kind, rows, mismatches = surveyed(b'{"a": "\\ud800"}', b'{"a": "b"}')
     assert (rows, mismatches) == ([None, {"a": "b"}], 1)
@@ -307,7 +307,7 @@ def test_connects_struct_without_fields_is_text() -> None:
     assert (rows, mismatches) == (["{}"], 0)
 
 
-def test_what_is_remembered_of_envelopes_changes_nothing() -> None:
+def test_the_envelope_cache_changes_no_result() -> None:
     schema = {
         "type": "struct",
         "fields": [{"field": ',"payload":', "type": "int32"}, {"field": "b", "type": "double", "default": 0.5}],
@@ -349,7 +349,7 @@ def test_what_is_remembered_of_envelopes_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("exact", [False, True])
-def test_numbers_that_are_short_as_text_and_endless_as_numbers(exact: bool) -> None:
+def test_numbers_with_huge_exponents_are_refused_cheaply(exact: bool) -> None:
     more = {"sum": decimal(9, 2)} if exact else {}
     schema = {"type": "record", "name": "R", "fields": [
         {"name": name, "type": ["null", kind]} for name, kind in {"a": "long", "b": "double", **more}.items()

@@ -50,7 +50,7 @@ def make() -> Iterator[MakeRig]:
         yield build
 
 
-def test_a_sink_waits_says_why_and_goes_on(make: MakeRig) -> None:
+def test_a_sink_waits_reports_the_reason_and_continues(make: MakeRig) -> None:
     strict = Strict(MemoryStore())
     access = RenewingStore(strict, lambda: S3Location("b"), ManualClock(), waits=True)
     rig = make(access, flush__size="5")
@@ -63,7 +63,7 @@ def test_a_sink_waits_says_why_and_goes_on(make: MakeRig) -> None:
     rig.until(lambda: rig.says(RunState.RUNNING) and rig.statuses[-1].trace == "")
 
 
-def test_a_pass_fails_says_why_and_the_next_run_cleans() -> None:
+def test_a_pass_fails_with_the_reason_and_the_next_run_cleans() -> None:
     store, _ = memory_log(*BATCHES)
     strict = Strict(store)
     (part,) = clean(strict, EAGER).partitions
@@ -76,7 +76,7 @@ def test_a_pass_fails_says_why_and_the_next_run_cleans() -> None:
     assert read_all(store) == last_per_key([r for batch in BATCHES for r in batch])
 
 
-def test_a_replicator_says_why_and_its_next_round_copies() -> None:
+def test_a_replicator_reports_the_reason_and_its_next_round_copies() -> None:
     worlds = Worlds.new()
     log = worlds.log()
     log.append(BATCHES[0])

@@ -46,12 +46,12 @@ def python_files() -> Iterator[tuple[str, str]]:
             yield name, (ROOT / name).read_text(encoding="utf-8")
 
 
-def test_what_runs_what_it_is_given_is_in_the_list() -> None:
+def test_every_call_that_executes_its_input_is_listed() -> None:
     calls = Counter((name, rule) for name, text in python_files() for rule in found(text))
     assert calls == {place: count for place, (count, _) in EXCEPTIONS.items()}
 
 
-def test_what_is_allowed_at_its_place_says_why() -> None:
+def test_every_allowed_dangerous_call_has_a_reason() -> None:
     offenders = [
         f"{name}:{number}: {line.strip()}"
         for name, text in python_files()
@@ -80,5 +80,5 @@ def test_what_is_allowed_at_its_place_says_why() -> None:
         ("tmp_path_factory.mktemp('x')", []),
     ],
 )
-def test_the_rules_see_what_they_must(text: str, expected: list[str]) -> None:
+def test_the_rules_detect_dangerous_calls(text: str, expected: list[str]) -> None:
     assert list(found(text)) == expected

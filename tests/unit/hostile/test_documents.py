@@ -63,13 +63,13 @@ def store_with(key: str, data: bytes) -> MemoryStore:
 
 
 @pytest.mark.parametrize("data", DOCUMENTS, ids=range(len(DOCUMENTS)))
-def test_markers_of_first_copies_are_refused(data: bytes) -> None:
+def test_invalid_first_copy_markers_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError):
         FirstCopy.of_bytes(data)
 
 
 @pytest.mark.parametrize("data", DOCUMENTS, ids=range(len(DOCUMENTS)))
-def test_documents_of_replicas_are_refused_by_name(data: bytes) -> None:
+def test_invalid_replica_documents_are_refused_by_name(data: bytes) -> None:
     with pytest.raises((DocumentUnreadable, ObjectTooLarge)):
         CasDocument(store_with("r.json", data), "r.json", ManualClock(), Random(1)).read()
     assert report_of(data, "topics") is None
@@ -78,18 +78,18 @@ def test_documents_of_replicas_are_refused_by_name(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("data", DOCUMENTS, ids=range(len(DOCUMENTS)))
-def test_orders_of_a_sink_are_refused_by_name(data: bytes) -> None:
+def test_invalid_desired_states_of_a_sink_are_refused_by_name(data: bytes) -> None:
     with pytest.raises(DesiredStateUnreadable):
         decode(data, "orders.json")
 
 
 @pytest.mark.parametrize("data", DOCUMENTS, ids=range(len(DOCUMENTS)))
-def test_a_kept_schema_that_is_no_schema_is_another_one(data: bytes) -> None:
+def test_an_invalid_archived_schema_counts_as_a_different_one(data: bytes) -> None:
     assert not _same_json(data, '{"type":"record"}')
 
 
 @pytest.mark.parametrize("data", DOCUMENTS, ids=range(len(DOCUMENTS)))
-def test_the_objects_of_a_restore_are_refused_by_name(data: bytes) -> None:
+def test_invalid_objects_of_a_restore_are_refused_by_name(data: bytes) -> None:
     store = store_with("j/plan.json", data)
     with pytest.raises((RestoreRefused, ObjectTooLarge)):
         Journal(store, "j/", RetryPolicy(ManualClock(), Random(1))).load_plan()
@@ -133,7 +133,7 @@ def test_each_field_of_a_workers_status_has_its_type() -> None:
                 load_worker(json.dumps(document).encode())
 
 
-def test_a_status_with_fields_of_a_newer_version_is_read() -> None:
+def test_a_status_with_fields_of_a_newer_version_is_readable() -> None:
     document = json.loads(dump(STATUS))
     document["later"] = document["tasks"][0]["later"] = [1]
     assert load_worker(json.dumps(document).encode()) == STATUS
@@ -177,7 +177,7 @@ def test_each_field_of_a_replicas_status_has_its_type() -> None:
                 assert report_of(json.dumps(reported).encode(), "topics") is None, (key, other)
 
 
-def test_a_lease_that_lasts_for_ever_is_refused() -> None:
+def test_an_endless_lease_is_refused() -> None:
     lease = {"epoch": 1, "holder": "x", "lease_s": 10**400, "free": False}
     store = store_with("lease.json", json.dumps(lease).encode())
     with pytest.raises(KeyfoldError, match="does not contain the lease"):
@@ -185,7 +185,7 @@ def test_a_lease_that_lasts_for_ever_is_refused() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, -1, 10**12, None, "3", True])
-def test_a_window_is_unpacked_only_as_far_as_it_says(count: object) -> None:
+def test_a_window_is_decompressed_only_up_to_its_declared_size(count: object) -> None:
     payload = open_codec("zstandard").compress(bytes(80_000_000))
     header = {"format": 1, "number": 0, "base": 0, "position": 0, "next_position": 0, "count": count, "run": 0}
     line = json.dumps({**header, "finished": False, "anchor": None, "crc32": crc32(payload)}).encode()
@@ -193,5 +193,5 @@ def test_a_window_is_unpacked_only_as_far_as_it_says(count: object) -> None:
         Window.decode(line + b"\n" + payload)
 
 
-def test_what_keyfold_writes_is_read() -> None:
+def test_documents_written_by_keyfold_are_readable() -> None:
     assert load_json(b'{"a": [1, 2.5, "\xc3\xa4", null]}') == {"a": [1, 2.5, "ä", None]}

@@ -18,7 +18,7 @@ from tests.support.pickled import sent
         LeaseHeld("users", 3, "until noon", until_ms=12),
     ],
 )
-def test_an_error_arrives_as_it_left(error: KeyfoldError) -> None:
+def test_a_pickled_error_arrives_unchanged(error: KeyfoldError) -> None:
     arrived = sent(error)
     assert type(arrived) is type(error)
     assert str(arrived) == str(error)

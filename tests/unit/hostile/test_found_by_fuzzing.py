@@ -47,7 +47,7 @@ def field(name: object, **more: object) -> dict[str, Any]:
     return {"type": "record", "name": "R", "fields": [{"name": name, "type": "int", **more}]}
 
 
-def test_a_manifest_with_one_of_our_types_in_another_field_is_read_and_not_written() -> None:
+def test_a_manifest_with_a_named_type_in_an_unknown_field_is_readable_but_not_writable() -> None:
     schema = load_schema("manifest", 1)
     (passes,) = (each for each in schema["fields"] if each["name"] == "passes")
     passes["name"] = "added"
@@ -57,7 +57,7 @@ def test_a_manifest_with_one_of_our_types_in_another_field_is_read_and_not_writt
 
 
 @pytest.mark.parametrize("regex", ["a{99999999999999999999}", "(" * 5000 + ")" * 5000])
-def test_a_registration_with_a_pattern_that_does_not_compile_is_refused(regex: str) -> None:
+def test_a_registration_with_an_invalid_pattern_is_refused(regex: str) -> None:
     config = {"s3.bucket.name": "far", "topics.regex": regex}
     with pytest.raises(DocumentUnreadable):
         registration_of(registration_document(Registration("far", config)), "topics/_replicas/far.json")
@@ -80,12 +80,12 @@ def endless_registration() -> Registration:
     ],
     ids=["a topic of a replica", "the topics of a replica", "a topic of a compactor"],
 )
-def test_a_pattern_without_an_end_is_given_up(match: Callable[[str], object]) -> None:
+def test_matching_a_pattern_that_never_finishes_is_stopped(match: Callable[[str], object]) -> None:
     with pytest.raises(ConfigError, match=r"topics\.regex.*took longer than 2 s"):
         match("a" * 100 + "!")
 
 
-def test_a_pattern_that_could_be_without_an_end_matches_what_it_says() -> None:
+def test_a_pattern_that_could_run_for_ever_still_matches_correctly() -> None:
     assert endless_registration().choose(["b", "aa", "a"]) == ["a", "aa"]
     assert CompactOptions.parse(ENDLESS).wants("aa")
 
@@ -104,13 +104,13 @@ SCHEMAS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("what", SCHEMAS)
-def test_a_schema_with_members_of_other_kinds_is_no_avro(what: str) -> None:
+def test_a_schema_with_members_of_wrong_types_is_invalid_avro(what: str) -> None:
     with pytest.raises(NotAvro):
         parse_avro(json.dumps(SCHEMAS[what]))
 
 
 @pytest.mark.parametrize("value", [None, 5])
-def test_an_index_whose_offsets_may_be_null_is_damaged(value: int | None) -> None:
+def test_an_index_with_nullable_offsets_is_damaged(value: int | None) -> None:
     table = pq.read_table(pa.BufferReader(make(records("a=1 b=2 c=3")).finished.index_data))
     offsets = pa.array([0, 1, value], pa.int64())
     at = table.schema.get_field_index("offset")
@@ -127,26 +127,26 @@ def test_an_index_whose_offsets_may_be_null_is_damaged(value: int | None) -> Non
 
 
 @pytest.mark.parametrize("unknown", [2**64, 1e300])
-def test_orders_with_numbers_that_cannot_be_written_are_refused(unknown: float) -> None:
+def test_a_desired_state_with_unwritable_numbers_is_refused(unknown: float) -> None:
     document = {**json.loads(encode(DesiredState())), "flushes": unknown}
     with pytest.raises(DesiredStateUnreadable):
         decode(json.dumps(document).encode(), "orders.json")
 
 
-def test_orders_that_are_nested_too_deep_to_be_written_are_refused() -> None:
+def test_a_desired_state_nested_too_deeply_to_be_written_is_refused() -> None:
     text = encode(DesiredState()).decode().rstrip().removesuffix("}") + f', "later": {"[" * 400}{"]" * 400}}}'
     with pytest.raises(DesiredStateUnreadable):
         decode(text.encode(), "orders.json")
 
 
 @pytest.mark.parametrize("text", ["users,0,1\rusers,1,2\n", f"users,{MANY_DIGITS},1\n", f"users,0,{MANY_DIGITS}\n"])
-def test_a_file_of_offsets_that_is_no_csv_or_has_endless_numbers_is_refused(text: str) -> None:
+def test_an_offsets_file_that_is_not_csv_or_has_huge_numbers_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"offsets\.csv"):
         parse_offsets(text, "offsets.csv")
 
 
 @pytest.mark.parametrize("value", [MANY_DIGITS, "[" * 100_000])
-def test_a_configuration_that_json_cannot_hold_is_refused(value: str) -> None:
+def test_a_configuration_that_json_cannot_represent_is_refused(value: str) -> None:
     with pytest.raises(ConfigError, match=r"sink\.json"):
         parse_json(f'{{"a": {value}}}', "sink.json")
 
@@ -170,7 +170,7 @@ def column_of_decimals(kind: str, value: bytes, scale: int) -> list[str]:
         *(("json", f"1e{scale}".encode(), 1) for scale in (5, 40, 10**8, 2**40)),
     ],
 )
-def test_a_decimal_of_any_exponent_is_a_misfit(bounded: Bounded, kind: str, value: bytes, scale: int) -> None:
+def test_a_decimal_with_a_huge_exponent_is_a_mismatch(bounded: Bounded, kind: str, value: bytes, scale: int) -> None:
     """Arrow rescaled it by a table of powers of ten, read far beyond the table, and the process died of SIGSEGV."""
     (mismatch,) = bounded.run(column_of_decimals, kind, value, scale)
     assert "not exact in 9 digits with 4 decimal places" in mismatch
@@ -194,6 +194,6 @@ def test_a_decimal_fits_exactly_or_not_at_all(text: str, scale: int, fits: str |
         assert str(fit_decimal(Decimal(text), target)) == fits
 
 
-def test_a_scale_of_thousands_of_digits_is_none() -> None:
+def test_a_scale_with_thousands_of_digits_is_invalid() -> None:
     schema = {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "parameters": {"scale": "9" * 5_000}}
     assert Envelope(schema).type == Union((Primitive("null"), Primitive("bytes")))

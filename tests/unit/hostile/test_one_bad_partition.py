@@ -161,7 +161,7 @@ def partitions(rows: Sequence[dict[str, Any]]) -> list[tuple[str, int]]:
 
 
 @on_manifests
-def test_describe_says_what_is_wrong_with_one_and_describes_the_others(bad: Bad) -> None:
+def test_describe_reports_the_bad_partition_and_describes_the_others(bad: Bad) -> None:
     rows = bad.json("describe", URL, "users")
     assert partitions(rows) == [("users", 0), ("users", 1), ("users", 2)]
     assert [row.get("next_offset") for row in rows] == [5, None, 5]
@@ -176,14 +176,14 @@ def test_describe_says_what_is_wrong_with_one_and_describes_the_others(bad: Bad)
 
 
 @on_manifests
-def test_describe_of_the_bad_one_alone_is_its_error(bad: Bad) -> None:
+def test_describing_only_the_bad_partition_raises_its_error(bad: Bad) -> None:
     assert bad("describe", URL, "users", "--partition", "1") == []
     assert "users-1: " in bad.errors
     bad("describe", URL, "users", "--partition", "2", code=0)
 
 
 @on_manifests
-def test_list_says_what_is_wrong_with_one_and_lists_the_others(bad: Bad) -> None:
+def test_list_reports_the_bad_partition_and_lists_the_others(bad: Bad) -> None:
     rows = bad.json("list", URL, code=0)
     assert partitions(rows) == [("orders", 0), ("users", 0), ("users", 1), ("users", 2)]
     assert [row["partition"] for row in rows if "error" in row] == [1]
@@ -191,14 +191,14 @@ def test_list_says_what_is_wrong_with_one_and_lists_the_others(bad: Bad) -> None
 
 @on_manifests
 @pytest.mark.parametrize("command", ["cat", "files"])
-def test_what_would_be_taken_for_the_whole_stops_and_names_the_partition(bad: Bad, command: str) -> None:
+def test_results_that_would_look_complete_fail_and_name_the_partition(bad: Bad, command: str) -> None:
     bad(command, URL, "users")
     assert "error: users-1: " in bad.errors
     bad(command, URL, "users", "--partition", "2", code=0)
 
 
 @pytest.mark.parametrize("attack", SEGMENTS)
-def test_a_reader_of_records_stops_at_a_bad_segment_and_names_it(bad: Bad) -> None:
+def test_a_record_reader_stops_at_a_bad_segment_and_names_it(bad: Bad) -> None:
     lines = bad("cat", URL, "users")
     assert {line.partition("@")[0] for line in lines} <= {"users-0", "users-1"}
     assert "error: users-1: " in bad.errors
@@ -206,7 +206,7 @@ def test_a_reader_of_records_stops_at_a_bad_segment_and_names_it(bad: Bad) -> No
 
 
 @on_all
-def test_verify_says_what_is_wrong_with_one_and_verifies_the_others(bad: Bad) -> None:
+def test_verify_reports_the_bad_partition_and_verifies_the_others(bad: Bad) -> None:
     rows = bad.json("verify", URL, "users")
     assert partitions(rows) == [("users", 0), ("users", 1), ("users", 2)]
     assert [row["ok"] for row in rows] == [True, False, True]
@@ -238,7 +238,7 @@ def test_a_verification_expects_no_more_records_than_the_objects_can_hold(bad: B
 
 
 @on_manifests
-def test_verify_on_spark_begins_with_a_report_of_the_bad_one(bad: Bad) -> None:
+def test_verify_on_spark_starts_with_a_report_of_the_bad_partition(bad: Bad) -> None:
     def begun(place: Place) -> Round | VerifyReport:
         log = PartitionLog(bad.store, place, clock=bad.logs[0].clock, random=Random(1))
         return _begin(log, is_alone=False)
@@ -251,7 +251,7 @@ def test_verify_on_spark_begins_with_a_report_of_the_bad_one(bad: Bad) -> None:
 
 
 @on_manifests
-def test_a_plan_of_the_compactor_says_what_is_wrong_with_one_and_plans_the_others(bad: Bad) -> None:
+def test_a_compactor_plan_reports_the_bad_partition_and_plans_the_others(bad: Bad) -> None:
     looks = {str(look.place): look for look in bad.job().review()}
     is_empty = "users-1" not in looks  # an empty folder is no log: the compactor has nothing to do there
     assert {name for name, look in looks.items() if look.error} == (set() if is_empty else {"users-1"})
@@ -262,7 +262,7 @@ def test_a_plan_of_the_compactor_says_what_is_wrong_with_one_and_plans_the_other
 
 
 @on_all
-def test_a_run_of_the_compactor_fails_one_and_cleans_the_others(bad: Bad, attack: Attack) -> None:
+def test_a_compactor_run_fails_the_bad_partition_and_cleans_the_others(bad: Bad, attack: Attack) -> None:
     report = bad.job().once()
     outcomes = {str(place): one.outcome for place, one in report.by_place.items()}
     cleaned = {name for name, outcome in outcomes.items() if outcome is PartitionOutcome.CLEANED}
@@ -279,7 +279,7 @@ def test_a_run_of_the_compactor_fails_one_and_cleans_the_others(bad: Bad, attack
 
 
 @on_all
-def test_a_run_of_a_replica_fails_one_and_copies_the_others(attack: Attack) -> None:
+def test_a_replication_run_fails_the_bad_partition_and_copies_the_others(attack: Attack) -> None:
     worlds = Worlds.new()
     logs = [appended(worlds.log(partition=partition)) for partition in range(3)]
     appended(worlds.log("orders"))
@@ -310,7 +310,7 @@ def restored(bad: Bad, topic: FakeTopic, *chosen: int, **asked: Any) -> dict[int
 
 
 @pytest.mark.parametrize("attack", [*MANIFESTS, garbage_segment])
-def test_a_restore_of_all_writes_nothing_and_one_of_the_others_is_whole(bad: Bad) -> None:
+def test_a_restore_of_all_partitions_writes_nothing_and_one_of_the_others_succeeds(bad: Bad) -> None:
     topic = FakeTopic(count=3)
     with pytest.raises(KeyfoldError, match="users-1: "):
         restoring(bad, topic).preview()
@@ -319,7 +319,7 @@ def test_a_restore_of_all_writes_nothing_and_one_of_the_others_is_whole(bad: Bad
 
 
 @pytest.mark.parametrize("attack", [bomb_segment])
-def test_a_restore_that_meets_a_bad_block_fails_one_and_restores_the_others(bad: Bad) -> None:
+def test_a_restore_fails_the_partition_with_a_bad_block_and_restores_the_others(bad: Bad) -> None:
     one = restoring(bad, FakeTopic(count=3, settings={"cleanup.policy": "delete"}))
     outcome = one.run(one.preview())
     assert list(outcome.failures) == [1]
@@ -328,7 +328,7 @@ def test_a_restore_that_meets_a_bad_block_fails_one_and_restores_the_others(bad:
 
 
 @pytest.mark.parametrize("attack", [garbage_manifest])
-def test_a_bad_partition_is_restored_when_it_is_repaired(bad: Bad) -> None:
+def test_a_bad_partition_can_be_restored_after_its_repair(bad: Bad) -> None:
     sound = bad.logs[2].manifest
     garbage_manifest(bad.logs[2])  # the last one too: the topic has room for it all the same
     topic = FakeTopic(count=0, exists=False)
@@ -341,7 +341,7 @@ def test_a_bad_partition_is_restored_when_it_is_repaired(bad: Bad) -> None:
 
 
 @pytest.mark.parametrize("attack", [lambda log: log.store.put("topics/users/partition=2147483647/x", b"x", Create())])
-def test_a_folder_without_a_log_makes_no_partition_of_a_topic(bad: Bad) -> None:
+def test_a_folder_without_a_log_is_no_partition(bad: Bad) -> None:
     topic = FakeTopic(count=0, exists=False)
     with pytest.raises(KeyfoldError, match="users-2147483647: no log found at"):
         restoring(bad, topic).preview()
@@ -350,7 +350,7 @@ def test_a_folder_without_a_log_makes_no_partition_of_a_topic(bad: Bad) -> None:
 
 
 @on_all
-def test_an_export_of_all_publishes_nothing_and_one_of_the_others_is_whole(bad: Bad) -> None:
+def test_an_export_of_all_partitions_publishes_nothing_and_one_of_the_others_succeeds(bad: Bad) -> None:
     place = Bucket()
     with pytest.raises(KeyfoldError, match="users-1: "):
         exported(bad.logs[0], place, partitions=(0, 1, 2))
@@ -360,7 +360,7 @@ def test_an_export_of_all_publishes_nothing_and_one_of_the_others_is_whole(bad: 
 
 
 @on_all
-def test_who_follows_all_stops_at_the_bad_one_and_follows_the_others_alone(bad: Bad) -> None:
+def test_a_follower_of_all_partitions_stops_at_the_bad_one_and_can_follow_the_others(bad: Bad) -> None:
     with pytest.raises(KeyfoldError, match="users-1: "):
         for _ in bad.log.follow():
             pass

@@ -190,7 +190,7 @@ READERS = {
 
 
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
-def test_a_forged_registration_gets_no_secret_of_whoever_reads_it(
+def test_a_forged_registration_obtains_no_secret_of_its_reader(
     reader: Reader, attack: Attack, buckets: Buckets, endpoint: Endpoint, capsys: pytest.CaptureFixture[str]
 ) -> None:
     forge(buckets, {"s3.bucket.name": "far", "s3.region": "us-east-1", **attack.config})
@@ -202,7 +202,7 @@ def test_a_forged_registration_gets_no_secret_of_whoever_reads_it(
     assert SECRET not in said + "".join(str(buckets["log"].get(found.key).data) for found in buckets["log"].list(""))
 
 
-def test_other_replicas_go_on_beside_a_forged_one(
+def test_other_replicas_continue_beside_a_forged_one(
     buckets: Buckets, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PAYROLL_SECRET", SECRET)
@@ -242,7 +242,7 @@ def test_a_credential_that_a_process_allows_reaches_the_replica(
 
 @pytest.mark.parametrize("is_there", [True, False])
 @pytest.mark.parametrize("way", ["beside", "dots", "link"])
-def test_a_file_outside_of_the_allowed_folder_is_neither_read_nor_told_of(
+def test_a_file_outside_the_allowed_folder_is_neither_read_nor_revealed(
     tmp_path: Path, way: str, is_there: bool
 ) -> None:
     inside, outside = tmp_path / "allowed", tmp_path / "allowed-not" / "payroll.properties"
@@ -266,7 +266,7 @@ def test_a_file_outside_of_the_allowed_folder_is_neither_read_nor_told_of(
 @pytest.mark.parametrize(
     "named", ["${env:KEYFOLD_REPLICA_\ud800}", "${file:/allowed/\0:k}", "${file:/allowed/\ud800:k}"]
 )
-def test_a_name_that_no_system_knows_is_refused(named: str) -> None:
+def test_an_unknown_placeholder_source_is_refused(named: str) -> None:
     registration = Registration("dr", {"s3.bucket.name": "far", **keys(named)})
     with pytest.raises(ConfigError, match="does not allow"):
         registration.location({}, AllowedCredentials(paths=("/allowed",)))

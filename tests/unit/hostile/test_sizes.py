@@ -75,13 +75,13 @@ READERS: dict[str, tuple[Callable[[MemoryStore], object], type[KeyfoldError]]] =
 
 
 @pytest.mark.parametrize("what", READERS)
-def test_an_object_of_a_terabyte_is_refused_by_its_size(what: str) -> None:
+def test_a_terabyte_object_is_refused_by_its_size(what: str) -> None:
     reader, error = READERS[what]
     with pytest.raises(error):
         reader(Bloated())
 
 
-def test_a_status_of_a_terabyte_is_none() -> None:
+def test_a_terabyte_status_is_treated_as_missing() -> None:
     assert load_report(Bloated(), "topics", "far") is None
 
 
@@ -94,7 +94,7 @@ class BloatedIndex(MemoryStore):
         return super().get(key, max_bytes)
 
 
-def test_verify_finds_an_index_of_a_terabyte_and_reads_the_segment() -> None:
+def test_verify_reports_a_terabyte_index_and_reads_the_segment() -> None:
     made = MadeLog(store=BloatedIndex())
     made.append(records("a=1 b=2"))
     report = verify_partition(made.store, PLACE, clock=ManualClock(), random=Random(1))

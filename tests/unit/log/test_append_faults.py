@@ -149,7 +149,7 @@ def test_an_append_survives_every_fault_at_every_call(fault: Fault) -> None:
 @pytest.mark.parametrize("rival", [rival_compactor, rival_sink], ids=["compactor", "sink"])
 @pytest.mark.sharded
 @pytest.mark.parametrize("rival_at", range(1, len(calls_of_a_clean_run().calls) + 1))
-def test_an_append_survives_every_fault_with_a_rival_in_between(rival: Rival, rival_at: int) -> None:
+def test_an_append_survives_every_fault_with_a_rival_between_retries(rival: Rival, rival_at: int) -> None:
     def run(*faults: Fault) -> tuple[FaultyStore, MemoryStore, ManualClock]:
         clock = ManualClock()
         inner = MemoryStore(clock=clock)
@@ -172,7 +172,7 @@ def test_an_append_survives_every_fault_with_a_rival_in_between(rival: Rival, ri
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(60))
-def test_sinks_in_turn_on_a_store_that_fails_at_random(seed: int) -> None:
+def test_alternating_sinks_survive_a_randomly_failing_store(seed: int) -> None:
     random = Random(seed)
     clock = ManualClock()
     inner = MemoryStore(clock=clock)

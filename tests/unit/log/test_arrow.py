@@ -49,7 +49,7 @@ def decoded(made: Made, columns: Sequence[str] | None = None, few_records: int =
 @given(record_lists(), st.sampled_from(CODECS), st.sampled_from([1, 200, 1000, 65536]), st.booleans())
 @pytest.mark.sharded
 @settings(max_examples=60, deadline=None)
-def test_any_records_come_out_as_they_do_one_by_one(
+def test_batch_decoding_equals_decoding_one_by_one(
     batch: list[Record], codec: str, block_bytes: int, one_by_one: bool
 ) -> None:
     made = make(batch, codec=codec, block_bytes=block_bytes)
@@ -61,7 +61,7 @@ def test_any_records_come_out_as_they_do_one_by_one(
 @given(record_lists(), st.lists(st.sampled_from(COLUMNS), unique=True, min_size=1), st.data())
 @pytest.mark.sharded
 @settings(max_examples=50, deadline=None)
-def test_columns_and_rows_that_are_asked_for_are_those_of_all(
+def test_requested_columns_and_rows_are_a_subset_of_all(
     batch: list[Record], columns: list[str], data: st.DataObject
 ) -> None:
     made = make(batch, block_bytes=300)
@@ -123,7 +123,7 @@ def test_an_index_of_other_numbers_is_refused(batch: list[Record], data: st.Data
         decode_blocks(blocks_of(made), BlockRows(*columns))
 
 
-def test_what_a_batch_says_of_unusual_records() -> None:
+def test_a_batch_represents_unusual_records() -> None:
     batch = [
         Record(3, -1, NO_TIMESTAMP, None, None, (), -1),
         Record(7, -(2**63), CREATE_TIME, b"", b"", (("a", None), ("a", b""), ("", b"\xff")), 2**31 - 1),
@@ -134,13 +134,13 @@ def test_what_a_batch_says_of_unusual_records() -> None:
     assert records_of(decoded(made)) == batch
 
 
-def test_rows_that_are_not_wanted_are_not_looked_at_and_none_at_all_is_an_empty_batch() -> None:
+def test_unwanted_rows_are_not_decoded_and_no_rows_are_an_empty_batch() -> None:
     made = make(list(plain_records(5)))
     found = decode_blocks(blocks_of(made), rows_of(made), ["value"], keep=np.zeros(5, np.bool_))
     assert (found.num_rows, found.schema.names) == (0, ["value"])
 
 
-def test_a_column_that_there_is_not_is_refused() -> None:
+def test_an_unknown_column_is_refused() -> None:
     made = make(list(plain_records(2)))
     with pytest.raises(ValueError, match="unknown column 'partition'"):
         decoded(made, ["partition"])
@@ -163,7 +163,7 @@ def test_damage_in_the_second_of_three_blocks_is_named() -> None:
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(20))
-def test_many_records_with_headers_of_all_lengths(seed: int) -> None:
+def test_headers_of_all_lengths_are_decoded(seed: int) -> None:
     random = Random(seed)
     batch = [
         Record(
@@ -176,7 +176,7 @@ def test_many_records_with_headers_of_all_lengths(seed: int) -> None:
     assert records_of(decoded(make(batch, block_bytes=5000))) == batch
 
 
-def test_a_name_that_is_no_text_is_damage() -> None:
+def test_a_header_name_that_is_not_text_is_damage() -> None:
     batch = [Record(o, 0, CREATE_TIME, None, None, (("abcd", b"v"),)) for o in range(100)]
     made = make(batch, codec="null")
     (block,) = blocks_of(made)

@@ -31,31 +31,31 @@ def small() -> Made:
 
 
 @pytest.mark.parametrize("number", EDGES)
-def test_numbers_come_back(number: int) -> None:
+def test_numbers_round_trip(number: int) -> None:
     assert read_varint(b"?" + varint(number) + b"?", 1) == (number, 1 + len(varint(number)))
 
 
 @pytest.mark.parametrize("data", [b"", b"\x80", b"\xff" * 9, b"\xff" * 10, b"\xff" * 9 + b"\x02", b"\x80\x00"])
-def test_what_is_no_number_is_refused(data: bytes) -> None:
+def test_an_invalid_number_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match="has a malformed varint"):
         read_varint(data, 0)
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_header_says_what_it_was_made_of(codec: str) -> None:
+def test_a_header_round_trips(codec: str) -> None:
     data = header_bytes(codec, SYNC)
     header = parse_header(data + b"blocks")
     assert header == SegmentHeader(codec, SYNC, schema_text("record", 1), len(data))
 
 
-def test_headers_are_refused_when_they_would_be_wrong() -> None:
+def test_invalid_headers_are_refused() -> None:
     with pytest.raises(ValueError, match="16 bytes"):
         header_bytes("null", b"short")
     with pytest.raises(ValueError, match="bzip2"):
         header_bytes("bzip2", SYNC)
 
 
-def test_every_damage_to_a_header_is_found_but_the_sync_marker_which_the_blocks_show() -> None:
+def test_every_damage_to_a_header_is_found_the_sync_marker_through_its_blocks() -> None:
     data = header_bytes("zstandard", SYNC)
     for position in range(len(data) - len(SYNC)):
         for bit in range(8):
@@ -65,7 +65,7 @@ def test_every_damage_to_a_header_is_found_but_the_sync_marker_which_the_blocks_
                 parse_header(bytes(damaged))
 
 
-def test_a_header_that_is_cut_off_anywhere_is_damaged() -> None:
+def test_a_truncated_header_is_damaged() -> None:
     data = header_bytes("zstandard", SYNC)
     for length in range(len(data)):
         with pytest.raises(SegmentDamaged):
@@ -124,12 +124,12 @@ def test_truncation_is_found_at_every_byte(codec: str) -> None:
 
 
 @pytest.mark.parametrize("start", [b"\x80\x00", b"\xff" * 9 + b"\x02", b"\xff" * 50_000])
-def test_records_that_begin_with_no_number_are_damage(start: bytes) -> None:
+def test_records_that_do_not_start_with_a_number_are_damage(start: bytes) -> None:
     with pytest.raises(SegmentDamaged, match="block 0, record 0: has a malformed varint"):
         decode_block(stored_block(1, start + bytes(20), SYNC), "null")
 
 
-def test_random_bytes_never_raise_anything_else(small: Made) -> None:
+def test_random_bytes_only_raise_the_documented_errors(small: Made) -> None:
     payloads = [b"", b"\0", b"\x02" * 50, bytes(range(256)), b"\xff" * 30, b"\x80" * 12]
     for payload in payloads:
         with pytest.raises(SegmentDamaged):
@@ -153,7 +153,7 @@ def test_damage_is_named_by_object_block_and_record() -> None:
     assert (raised.value.origin, raised.value.block, raised.value.record) == ("p/a.avro", 1, 1)
 
 
-def test_damage_can_be_sent_from_process_to_process() -> None:
+def test_damage_errors_can_be_pickled() -> None:
     error = SegmentDamaged("p/a.avro", "is broken", block=3, record=1)
     again = sent(error)
     assert str(again) == str(error) == "p/a.avro, block 3, record 1: is broken"
@@ -176,7 +176,7 @@ def test_a_foreign_sync_marker_is_found() -> None:
         parse_block(memoryview(block + b"x"), SYNC)
 
 
-def test_another_segments_index_does_not_fit() -> None:
+def test_another_segments_index_is_refused() -> None:
     records = list(plain_records(6, value_bytes=40))
     one, other = make(records, block_bytes=100), make(records, block_bytes=150)
     with pytest.raises(SegmentDamaged, match="has another position or length"):

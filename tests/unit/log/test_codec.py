@@ -16,7 +16,7 @@ RAW = b"".join(r.value or b"" for r in plain_records(50)) + bytes(3000)
 
 @pytest.mark.parametrize("name", CODECS)
 @pytest.mark.parametrize("raw", [b"x", RAW, bytes(1_000_000)])
-def test_what_goes_in_comes_out(name: str, raw: bytes) -> None:
+def test_every_codec_round_trips(name: str, raw: bytes) -> None:
     codec = open_codec(name)
     assert codec.name == name
     for _ in range(3):
@@ -41,7 +41,7 @@ def test_every_flipped_bit_is_found_or_harmless(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["zstandard", "snappy", "deflate"])
-def test_cut_off_and_longer_payloads_are_refused(name: str) -> None:
+def test_truncated_and_extended_payloads_are_refused(name: str) -> None:
     codec = open_codec(name)
     stored = codec.compress(RAW)
     for damaged in (b"", stored[:3], stored[:5], stored[: len(stored) // 2], stored[:-1], stored + b"\0"):
@@ -56,7 +56,7 @@ def test_zstandard_frames_carry_checksum_and_size() -> None:
     assert zstd.decompress(stored) == RAW
 
 
-def test_zstandard_level_counts() -> None:
+def test_the_zstandard_level_takes_effect() -> None:
     text = b"".join(b"record %d of some text; " % (i * i) for i in range(5000))
     assert len(open_codec("zstandard", 19).compress(text)) < len(open_codec("zstandard", 1).compress(text))
 
@@ -65,7 +65,7 @@ def test_snappy_ends_in_the_checksum_that_avro_asks_for() -> None:
     assert open_codec("snappy").compress(RAW)[-4:] == zlib.crc32(RAW).to_bytes(4, "big")
 
 
-def test_snappy_does_not_believe_any_size() -> None:
+def test_snappy_does_not_trust_a_declared_size() -> None:
     with pytest.raises(DecompressionFailed, match="cannot decompress to"):
         open_codec("snappy").decompress(b"\xff\xff\xff\xff\x0f" + bytes(10))
 
@@ -75,7 +75,7 @@ def test_unknown_codecs_are_named() -> None:
         open_codec("lz4")
 
 
-def test_zstandard_keeps_as_many_compressors_as_were_at_work_at_once_and_not_one_a_thread(
+def test_zstandard_keeps_as_many_compressors_as_worked_concurrently_not_one_per_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "_idle_compressors", {})
@@ -92,14 +92,14 @@ def test_zstandard_keeps_as_many_compressors_as_were_at_work_at_once_and_not_one
     assert len(module._idle_compressors[1]) == len(module._idle_decompressors) == 1
 
 
-def test_threads_that_compress_at_once_do_not_get_into_each_others_way() -> None:
+def test_concurrent_compression_is_thread_safe() -> None:
     raws = [bytes([n % 251]) * 5000 + RAW for n in range(400)]
     codec = open_codec("zstandard")
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda raw: codec.decompress(codec.compress(raw)), raws)) == raws
 
 
-def test_a_compressor_that_has_failed_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_compressor_is_not_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     class Failing:
         def compress(self, raw: bytes, mode: int) -> bytes:
             raise MemoryError

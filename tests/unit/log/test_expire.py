@@ -45,7 +45,7 @@ def test_the_log_start_moves_to_the_next_segment_and_the_objects_wait_for_their_
     assert bucket.names() == bucket.manifest.object_names()
 
 
-def test_the_last_segment_may_go_and_the_log_goes_on_where_it_was(bucket: Bucket) -> None:
+def test_the_last_segment_may_expire_and_the_log_continues_at_its_end(bucket: Bucket) -> None:
     sink = bucket.sink()
     only = appended(sink, 4)
     after = bucket.compactor().expire([only])
@@ -73,7 +73,7 @@ def test_expiry_and_appends_commute(bucket: Bucket) -> None:
     assert session.expire(after.segments).log_start_offset == 11, "the range's end as the newest commit has it"
 
 
-def test_only_the_first_segments_can_expire_and_only_as_they_were_listed(bucket: Bucket) -> None:
+def test_only_the_listed_first_segments_can_expire(bucket: Bucket) -> None:
     sink = bucket.sink()
     first, second = appended(sink, 2), appended(sink, 2)
     session = bucket.compactor()
@@ -85,7 +85,7 @@ def test_only_the_first_segments_can_expire_and_only_as_they_were_listed(bucket:
     assert bucket.ranges() == [(0, 2), (2, 4)]
 
 
-def test_a_compactor_that_lost_its_claim_expires_nothing(bucket: Bucket) -> None:
+def test_a_fenced_compactor_expires_nothing(bucket: Bucket) -> None:
     first = appended(bucket.sink(), 2)
     paused = bucket.compactor()
     bucket.compactor()
@@ -94,7 +94,7 @@ def test_a_compactor_that_lost_its_claim_expires_nothing(bucket: Bucket) -> None
     assert bucket.ranges() == [(0, 2)]
 
 
-def test_an_expiry_whose_answer_was_lost_is_recognised_even_after_others_have_committed(bucket: Bucket) -> None:
+def test_an_expiry_with_a_lost_answer_is_recognised_even_after_later_commits(bucket: Bucket) -> None:
     sink = bucket.sink()
     first = appended(sink, 2)
     appended(sink, 1)
@@ -111,7 +111,7 @@ def test_an_expiry_whose_answer_was_lost_is_recognised_even_after_others_have_co
     assert bucket.ranges() == [(2, 3), (3, 4)]
 
 
-def test_a_pass_that_nothing_refers_to_any_more_is_forgotten_and_one_that_is_keeps_its_time() -> None:
+def test_an_unreferenced_pass_is_forgotten_and_a_referenced_one_keeps_its_time() -> None:
     first = entry(compactor_name(0, 2), 0, 5, tombstones=1, unmarked=0, cleaned_epochs=(2,))
     second = entry(compactor_name(5, 3), 5, 9, tombstones=1, unmarked=0, cleaned_epochs=(3,))
     manifest = empty_manifest(
@@ -124,7 +124,7 @@ def test_a_pass_that_nothing_refers_to_any_more_is_forgotten_and_one_that_is_kee
     assert without_first(manifest, 2).passes == ()
 
 
-def test_marks_that_this_session_has_made_are_not_unstamped_again(bucket: Bucket) -> None:
+def test_marks_made_by_this_session_are_not_unstamped_again(bucket: Bucket) -> None:
     sink = bucket.sink()
     first, second = appended(sink, 2), appended(sink, 2, tombstones=1)
     session = bucket.compactor()
@@ -136,7 +136,7 @@ def test_marks_that_this_session_has_made_are_not_unstamped_again(bucket: Bucket
     assert session.expire([first]).passes == (Pass(session.epoch, stamp),)
 
 
-def test_first_dirty_stays_above_the_log_start_and_is_carried_over_a_hole() -> None:
+def test_first_dirty_stays_above_the_log_start_and_moves_over_a_hole() -> None:
     segments = (
         entry(sink_name(0), 0, 5),
         entry(sink_name(5), 5, 20, last_offset=7, record_count=3),
@@ -148,7 +148,7 @@ def test_first_dirty_stays_above_the_log_start_and_is_carried_over_a_hole() -> N
     assert without_first(manifest, 3).first_dirty_offset == 30
 
 
-def test_a_reader_that_was_overtaken_is_told_and_one_that_is_beyond_goes_on(bucket: Bucket) -> None:
+def test_an_overtaken_reader_gets_an_error_and_one_beyond_continues(bucket: Bucket) -> None:
     sink = bucket.sink()
     first = appended(sink, 3)
     appended(sink, 2)
@@ -163,7 +163,7 @@ def test_a_reader_that_was_overtaken_is_told_and_one_that_is_beyond_goes_on(buck
     assert start_offset(after, None) == 3
 
 
-def test_what_a_fenced_sink_uploaded_below_the_new_start_is_an_orphan_and_nothing_else(bucket: Bucket) -> None:
+def test_only_a_fenced_sinks_upload_below_the_new_start_is_an_orphan(bucket: Bucket) -> None:
     sink = bucket.sink()
     first = appended(sink, 3)
     lost = uploaded(sink, 3, 5)
@@ -175,7 +175,7 @@ def test_what_a_fenced_sink_uploaded_below_the_new_start_is_an_orphan_and_nothin
     assert bucket.names() == set()
 
 
-def test_reading_verifying_and_cleaning_go_on_behind_a_moved_log_start() -> None:
+def test_reading_verifying_and_cleaning_continue_after_the_log_start_moved() -> None:
     clock = ManualClock()
     store, sink = cleaning.memory_log(
         [cleaning.record(0, "a", "1"), cleaning.record(1, "b", "1")], [cleaning.record(2, "a", "2")], clock=clock
@@ -209,7 +209,7 @@ def test_reading_verifying_and_cleaning_go_on_behind_a_moved_log_start() -> None
     assert list(log.read()) == []
 
 
-def test_a_reader_whose_segments_expired_under_it_gets_an_error_and_no_hole() -> None:
+def test_a_reader_whose_segments_expired_gets_an_error_and_no_hole() -> None:
     clock = ManualClock()
     batches = [[cleaning.record(i, f"k{i}", "v")] for i in range(6)]
     store, _ = cleaning.memory_log(*batches, clock=clock)

@@ -60,13 +60,13 @@ def run(code: str, **names: object) -> dict[str, Any]:
     return names
 
 
-def test_fastavro_reads_a_segment_as_the_page_says(segment: str) -> None:
+def test_fastavro_reads_a_segment_as_documented(segment: str) -> None:
     found = run(example("fastavro"), path=segment)["records"]
     assert [(r["offset"], r["key"], r["value"]) for r in found] == [(0, b"a", b"1"), (1, b"b", None), (2, None, b"3")]
 
 
 @pytest.mark.spark
-def test_spark_reads_segments_as_the_page_says(segment: str, spark: SparkSession) -> None:
+def test_spark_reads_segments_as_documented(segment: str, spark: SparkSession) -> None:
     """With what PySpark comes with: no package is added for it."""
     frame = run(example("spark.read"), spark=spark, pinned_list=[segment])["frame"]
     rows = frame.orderBy("offset").select("offset", "key", "value").collect()

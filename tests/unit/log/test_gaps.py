@@ -19,25 +19,25 @@ def skip(offset: int, reason: str = "a", length: int = 1) -> Gap:
     return Gap(offset, offset + length, reason)
 
 
-def test_gaps_of_one_reason_that_touch_are_one() -> None:
+def test_adjacent_gaps_of_one_reason_are_joined() -> None:
     assert with_gaps((skip(1),), [skip(2), skip(3, length=4)]) == (Gap(1, 7, "a"),)
     assert with_gaps((skip(1),), [skip(2, "b"), skip(3)]) == (skip(1), skip(2, "b"), skip(3))
     assert with_gaps((skip(1),), [skip(3)]) == (skip(1), skip(3))
 
 
-def test_counted_gaps_keep_their_count_when_they_touch() -> None:
+def test_adjacent_counted_gaps_keep_their_count() -> None:
     assert with_gaps((Gap(0, 10, "a", 3),), [skip(10)]) == (Gap(0, 11, "a", 4),)
     assert with_gaps((skip(0),), [Gap(1, 10, "a", 2)]) == (Gap(0, 10, "a", 3),)
 
 
-def test_the_newest_stay_as_they_are() -> None:
+def test_the_newest_gaps_stay_separate() -> None:
     gaps = with_gaps((), [skip(2 * n) for n in range(5000)])
     assert len(gaps) <= MAX_GAPS
     assert gaps[-NEWEST_GAPS:] == tuple(skip(2 * n) for n in range(5000 - NEWEST_GAPS, 5000))
     assert totals(gaps) == {"a": 5000}
 
 
-def test_those_that_lie_closest_are_joined_first() -> None:
+def test_the_closest_gaps_are_joined_first() -> None:
     far = [skip(1000 * n) for n in range(100)]
     close = [skip(200_000 + 2 * n) for n in range(MAX_GAPS - 100)]
     gaps = with_gaps(with_gaps((), far + close), [skip(300_000)])
@@ -45,14 +45,14 @@ def test_those_that_lie_closest_are_joined_first() -> None:
     assert gaps[100] == Gap(200_000, 200_000 + 2 * 101 + 1, "a", 102)
 
 
-def test_what_was_lost_whole_says_so_until_it_is_joined_over_a_distance() -> None:
+def test_a_completely_lost_range_is_recorded_as_such_until_it_is_joined() -> None:
     assert records_in(Gap(5, 15, "lost")) == 10
     many = with_gaps((), [Gap(100 * n, 100 * n + 10, "lost") for n in range(MAX_GAPS + 1)])
     assert totals(many) == {"lost": 10 * (MAX_GAPS + 1)}
     assert many[0].record_count != WHOLE_RANGE
 
 
-def test_too_many_reasons_are_not_told_apart() -> None:
+def test_too_many_reasons_are_merged() -> None:
     gaps = with_gaps((), [skip(2 * n, f"reason {n}") for n in range(10_000)])
     assert len(gaps) <= MAX_GAPS
     assert len(totals(gaps)) == MAX_REASONS + 1
@@ -76,7 +76,7 @@ def test_a_million_skips_cost_the_manifest_little() -> None:
 
 @pytest.mark.parametrize("commits", [1, 7])
 @given(data=st.data())
-def test_every_skip_lies_in_a_gap_of_its_reason_and_sums_stay(commits: int, data: st.DataObject) -> None:
+def test_every_skip_lies_in_a_gap_of_its_reason_and_sums_are_preserved(commits: int, data: st.DataObject) -> None:
     steps = data.draw(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc")), max_size=900))
     offset, gaps, skipped = 0, (), []  # type: int, tuple[Gap, ...], list[tuple[int, str]]
     for number in range(commits):
@@ -96,7 +96,7 @@ def test_every_skip_lies_in_a_gap_of_its_reason_and_sums_stay(commits: int, data
             assert missing.issuperset(range(gap.from_offset, gap.to_offset))
 
 
-def test_a_few_gaps_are_shown_one_by_one_and_many_by_their_sums_first() -> None:
+def test_few_gaps_are_shown_singly_and_many_start_with_their_sums() -> None:
     few = empty_manifest(gaps=(Gap(1, 5, "lost"), Gap(7, 90, "skipped: x", 12)), next_offset=100)
     assert [line.split(maxsplit=1)[1] for line in manifest_lines(few) if line.startswith("  gap")] == [
         "[1, 5) lost",

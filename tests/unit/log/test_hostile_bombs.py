@@ -124,13 +124,13 @@ def decode(data: bytes) -> str:
 
 
 @pytest.mark.parametrize("attack", MANIFESTS)
-def test_a_manifest_that_is_a_bomb_is_corrupt(bounded: Bounded, attack: str) -> None:
+def test_a_manifest_decompression_bomb_is_corrupt(bounded: Bounded, attack: str) -> None:
     data = MANIFESTS[attack]()
     assert len(data) < 20_000_000
     assert bounded.run(decode, data).startswith("Corrupt: users-0: the manifest `topics/users/partition=0/_manifest")
 
 
-def test_the_body_that_the_attacks_begin_with_is_read() -> None:
+def test_the_valid_body_that_the_attacks_modify_is_readable() -> None:
     assert decode_manifest(manifest_file(OURS, body_before("nothing")), PLACE).topic == "users"
     added = decode_manifest(manifest_file(with_field(nested(3), []), body_before_added() + b"\x02\x02\0\0\0"), PLACE)
     assert added.unknown == {"added": [[[]]]}
@@ -190,19 +190,19 @@ def compact(attack: str) -> str:
 @pytest.mark.sharded
 @pytest.mark.parametrize("attack", PAYLOADS)
 @pytest.mark.parametrize("reader", [cat, survey])
-def test_a_block_that_is_a_bomb_is_corrupt(bounded: Bounded, reader: Callable[[str], str], attack: str) -> None:
+def test_a_block_decompression_bomb_is_corrupt(bounded: Bounded, reader: Callable[[str], str], attack: str) -> None:
     assert str(bounded.run(reader, attack)).startswith("Corrupt: users-0: ")
 
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("attack", PAYLOADS)
-def test_verify_reports_a_block_that_is_a_bomb(bounded: Bounded, attack: str) -> None:
+def test_verify_reports_a_block_decompression_bomb(bounded: Bounded, attack: str) -> None:
     found = bounded.run(verify, attack)
     assert {"block-damaged", "index-differs"} & set(found), found
 
 
 @pytest.mark.parametrize("attack", ["zstandard", "zstandard of one record and a rest", "deflate"])
-def test_the_compactor_does_not_unpack_a_block_that_is_a_bomb(bounded: Bounded, attack: str) -> None:
+def test_the_compactor_does_not_decompress_a_block_bomb(bounded: Bounded, attack: str) -> None:
     assert bounded.run(compact, attack).startswith("SegmentDamaged: ")
 
 
@@ -238,7 +238,7 @@ def parse_parts(data: bytes) -> str:
 @pytest.mark.sharded
 @pytest.mark.parametrize("attack", INDEXES)
 @pytest.mark.parametrize("reader", [parse, parse_parts])
-def test_an_index_that_is_a_bomb_is_damaged(bounded: Bounded, reader: Callable[[bytes], str], attack: str) -> None:
+def test_an_index_decompression_bomb_is_damaged(bounded: Bounded, reader: Callable[[bytes], str], attack: str) -> None:
     found = bounded.run(reader, planted_index(attack))
     assert "a row group" in found, found
 
@@ -263,18 +263,18 @@ def large(codec: str, n_bytes: int) -> int:
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_record_that_is_larger_than_any_block_is_read(codec: str) -> None:
+def test_a_record_larger_than_any_block_is_readable(codec: str) -> None:
     assert large(codec, 20_000_000) == 5
 
 
-def test_a_record_of_a_hundred_megabytes_that_packs_into_a_few_kilobytes_is_read() -> None:
+def test_a_highly_compressible_hundred_megabyte_record_is_readable() -> None:
     batch = [Record(0, 1, "CreateTime", b"k", bytes(120_000_000), (), 0)]
     made = make(batch)
     assert len(made.data) < 20_000
     assert made.records() == batch
 
 
-def test_a_log_with_such_a_record_is_read_and_verified() -> None:
+def test_a_log_with_a_highly_compressible_record_is_read_and_verified() -> None:
     made = MadeLog(clock=ManualClock())
     batch = [*records("a=1"), Record(1, 1000, "CreateTime", b"b", bytes(20_000_000), (), 0)]
     made.append(batch)

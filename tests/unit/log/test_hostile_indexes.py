@@ -91,7 +91,7 @@ def read(data: bytes, way: str) -> str:
 @pytest.mark.sharded
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("way", ["whole", "keys", "parts", "backwards"])
-def test_an_index_that_grows_is_damaged(bounded: Bounded, attack: str, way: str) -> None:
+def test_an_index_that_expands_beyond_its_limit_is_damaged(bounded: Bounded, attack: str, way: str) -> None:
     assert len(made(attack)) < 1_000_000
     assert bounded.run(read, made(attack), way).startswith("SegmentDamaged: ")
 
@@ -110,7 +110,7 @@ TABLES: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("which", TABLES)
-def test_the_table_of_blocks_is_refused_with_its_index(bounded: Bounded, which: str) -> None:
+def test_an_oversized_block_table_is_refused_with_its_index(bounded: Bounded, which: str) -> None:
     assert bounded.run(table, TABLES[which]()).startswith("SegmentDamaged: ")
 
 
@@ -123,7 +123,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_no_writer_of_keyfold_makes_is_refused_by_name(what: str) -> None:
+def test_index_features_that_keyfold_never_writes_are_refused_by_name(what: str) -> None:
     with pytest.raises(SegmentDamaged, match=r"dictionary|codec|type|encoding"):
         Index.parse(index_file([b"a", None, b"b"], **REFUSED[what]))
 
@@ -142,14 +142,14 @@ READ: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     "keys", [[b"a", None, b""], [None] * 5000, [b"%d" % n if n % 3 else None for n in range(5000)]]
 )
-def test_what_keyfold_has_written_or_may_write_is_read(what: str, keys: list[bytes | None]) -> None:
+def test_every_index_that_keyfold_may_write_is_readable(what: str, keys: list[bytes | None]) -> None:
     data = index_file(keys, **READ[what])
     assert Index.parse(data).rows.column("key").to_pylist() == keys
     assert [key for part in Index.parts(data) for key in part.rows.column("key").to_pylist()] == keys
     assert len(Index.block_table(data[len(data) - len(footer_of(data)) - 8 :])) == 1
 
 
-def test_keys_as_large_as_their_records_are_read() -> None:
+def test_keys_as_large_as_their_records_are_readable() -> None:
     keys = [Random(1).randbytes(3_000_000), None, b"a"]
     data = index_file(keys, length=3_000_000, column_encoding={"key": "DELTA_LENGTH_BYTE_ARRAY"})
     assert Index.parse(data).rows.column("key").to_pylist() == keys
@@ -157,7 +157,7 @@ def test_keys_as_large_as_their_records_are_read() -> None:
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("end", range(1, 60))
-def test_a_footer_that_is_cut_is_damaged(end: int) -> None:
+def test_a_truncated_footer_is_damaged(end: int) -> None:
     data = index_file([b"a"])
     footer = footer_of(data)
     for cut in (footer[: -end * len(footer) // 60 or None], footer[end:]):

@@ -53,7 +53,7 @@ NO_NAMES = [
 
 
 @pytest.mark.parametrize("name", NO_NAMES, ids=range(len(NO_NAMES)))
-def test_a_manifest_with_a_name_of_another_form_is_corrupt(name: str) -> None:
+def test_a_manifest_with_a_malformed_object_name_is_corrupt(name: str) -> None:
     segment = entry(sink_name(0), 0, 3)
     whole = empty_manifest(last_epoch=1, next_offset=3, segments=(segment,))
     forgeries = {
@@ -68,13 +68,13 @@ def test_a_manifest_with_a_name_of_another_form_is_corrupt(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "index_name"), [(INDEX, SEGMENT), (SEGMENT, SEGMENT), (INDEX, INDEX)])
-def test_segments_and_indexes_do_not_trade_names(name: str, index_name: str) -> None:
+def test_a_segment_cannot_have_an_indexs_name_or_vice_versa(name: str, index_name: str) -> None:
     segment = replace(entry(sink_name(0), 0, 3), name=name, index_name=index_name)
     with pytest.raises(Corrupt, match=r"is not the name of a segment|is not the name of an index"):
         decode_manifest(forged(empty_manifest(last_epoch=1, next_offset=3, segments=(segment,))), PLACE)
 
 
-def test_what_parses_is_what_keyfold_gives() -> None:
+def test_only_names_that_keyfold_generates_are_parsed() -> None:
     for name in (SEGMENT, INDEX, SEGMENT.replace("-00000001-", "-100000001-")):
         assert str(parse_name(name)) == name
     assert is_segment_name(SEGMENT)
@@ -94,7 +94,7 @@ def poisoned() -> tuple[MemoryStore, Manifest, set[str]]:
     return store, replace(pinned.manifest, replaced=tuple(Replaced(v, 1, 0) for v in victims)), before
 
 
-def test_the_compactor_deletes_nothing_that_a_forged_manifest_calls_replaced() -> None:
+def test_the_compactor_deletes_nothing_that_a_forged_manifest_lists_as_replaced() -> None:
     store, manifest, before = poisoned()
     plant_manifest(store, PLACE, manifest)
     watched = FaultyStore(store)
@@ -105,7 +105,7 @@ def test_the_compactor_deletes_nothing_that_a_forged_manifest_calls_replaced() -
 
 
 @pytest.mark.parametrize("name", NO_NAMES, ids=range(len(NO_NAMES)))
-def test_nothing_is_deleted_by_such_a_name_at_the_last_step_either(name: str) -> None:
+def test_the_deletion_itself_refuses_a_malformed_name(name: str) -> None:
     store = FaultyStore(MemoryStore())
     with pytest.raises(Corrupt, match="nothing was changed"):
         delete_names(store, PLACE, [SEGMENT, name])
@@ -113,14 +113,14 @@ def test_nothing_is_deleted_by_such_a_name_at_the_last_step_either(name: str) ->
 
 
 @pytest.mark.parametrize("name", NO_NAMES, ids=range(len(NO_NAMES)))
-def test_nothing_is_copied_to_such_a_name_at_the_last_step_either(name: str) -> None:
+def test_the_copy_itself_refuses_a_malformed_name(name: str) -> None:
     source, target = FaultyStore(MemoryStore()), FaultyStore(MemoryStore())
     with transfer(source, target) as copying, pytest.raises(Corrupt, match="nothing was changed"):
         list(copying.copy([CopyJob(PLACE, name, 1, bytes(32))]))
     assert source.calls == target.calls == []
 
 
-def test_the_replicator_writes_nothing_by_a_name_of_a_forged_source_and_goes_on_with_the_others() -> None:
+def test_the_replicator_writes_no_malformed_name_of_a_forged_source_and_continues_with_other_partitions() -> None:
     worlds = Worlds.new()
     forged_log, other = worlds.log(), worlds.log(partition=1)
     forged_log.append(records("a=1 b=2"))

@@ -34,7 +34,7 @@ def segment() -> Made:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_rows_and_blocks_say_where_every_record_is(codec: str) -> None:
+def test_rows_and_blocks_locate_every_record(codec: str) -> None:
     from keyfold.log.codec import open_codec
     from keyfold.log.decode import decode_record
 
@@ -156,7 +156,7 @@ def test_indexes_of_other_formats_and_shapes_are_refused(segment: Made) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"!", b"AAAA", b"KLUv/SQ="])
-def test_a_block_table_that_is_none_is_refused(text: bytes) -> None:
+def test_an_invalid_block_table_is_refused(text: bytes) -> None:
     with pytest.raises(ValueError):
         BlockTable.parse(text)
 

@@ -45,7 +45,7 @@ def lasts(parts: list[Index]) -> list[int]:
 
 @pytest.mark.parametrize("row_group_rows", [1, 7, 60, 300])
 @pytest.mark.parametrize("garbage", [0.0, 0.02, 0.5, 0.97])
-def test_a_rewrite_by_parts_gives_the_same_bytes(segment: Made, row_group_rows: int, garbage: float) -> None:
+def test_a_rewrite_in_parts_gives_the_same_bytes(segment: Made, row_group_rows: int, garbage: float) -> None:
     keep = np.random.default_rng(3).random(len(segment.index)) >= garbage
     marks = pa.array([9 if n % 3 else None for n in range(int(keep.sum()))], pa.int32())
     whole = rewritten(segment, [(segment.index, keep, marks)])
@@ -66,7 +66,7 @@ def rewritten(segment: Made, pieces: list[tuple[Index, np.ndarray, pa.Array]]) -
     return rewriter.finish()
 
 
-def test_a_part_whose_rows_are_not_those_of_its_blocks_is_damage(segment: Made) -> None:
+def test_a_part_whose_rows_do_not_match_its_blocks_is_damage(segment: Made) -> None:
     first, second, *_ = Index.parts(segment.index.encode(60))
     for wrong in (replace(first, part=second.part), replace(first, part=None), replace(second, part=first.part)):
         with pytest.raises(SegmentDamaged, match="rows per block"):

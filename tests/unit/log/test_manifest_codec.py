@@ -48,14 +48,14 @@ def full_manifest() -> Manifest:
     )
 
 
-def test_every_field_comes_back() -> None:
+def test_every_manifest_field_round_trips() -> None:
     manifest = full_manifest()
     decoded = decode_manifest(encode_manifest(manifest), PLACE)
     assert replace(decoded, writer_schema="") == manifest
     assert faults(decoded) == []
 
 
-def test_any_avro_reader_reads_it() -> None:
+def test_any_avro_reader_reads_a_manifest() -> None:
     (document,) = fastavro.reader(io.BytesIO(encode_manifest(full_manifest())))
     assert isinstance(document, dict)
     assert document["next_offset"] == 30
@@ -116,7 +116,7 @@ def test_fields_of_a_newer_format_are_kept_by_an_old_writer() -> None:
     assert [s.unknown for s in longer.segments[-2:]] == [last.unknown, {"bloom": b""}]
 
 
-def test_a_manifest_of_before_gaps_had_counts_is_read_as_if_each_meant_all_of_its_range() -> None:
+def test_a_manifest_without_gap_counts_is_read_as_fully_lost_ranges() -> None:
     schema = load_schema("manifest", 1)
     gaps = next(f for f in schema["fields"] if f["name"] == "gaps")
     gaps["type"]["items"]["fields"] = [f for f in gaps["type"]["items"]["fields"] if f["name"] != "record_count"]
@@ -136,7 +136,7 @@ def test_ten_thousand_segments_take_tens_of_bytes_each() -> None:
     assert len(data) < 10_000 * 100
 
 
-def test_a_manifest_that_nobody_could_read_is_refused_by_a_clear_error() -> None:
+def test_an_unreadably_large_manifest_is_refused_with_a_clear_error() -> None:
     listed = tuple(entry(sink_name(at, 1), at, at + 1) for at in range(2_000))
     manifest = empty_manifest(segments=listed, next_offset=2_000, last_epoch=1)
     stored = len(encode_manifest(manifest))

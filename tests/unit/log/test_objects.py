@@ -45,7 +45,7 @@ def stream(store: MemoryStore | FaultyStore, *, part_bytes: int = 10) -> ObjectS
 
 
 @pytest.mark.parametrize("pieces", [[b"x" * 10], [b"a", b"", b"b" * 9], [b""], []])
-def test_up_to_one_part_an_object_is_a_single_put(pieces: list[bytes]) -> None:
+def test_an_object_up_to_one_part_is_a_single_put(pieces: list[bytes]) -> None:
     store = FaultyStore(MemoryStore())
     sent = stream(store)
     sent.write(pieces)
@@ -57,7 +57,7 @@ def test_up_to_one_part_an_object_is_a_single_put(pieces: list[bytes]) -> None:
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(20))
-def test_all_parts_but_the_last_have_one_size_however_the_pieces_come(seed: int) -> None:
+def test_all_parts_but_the_last_have_equal_size_for_any_input_pieces(seed: int) -> None:
     random = Random(seed)
     pieces = [random.randbytes(random.choice((0, 1, 3, 9, 10, 11, 35))) for _ in range(random.randint(5, 60))]
     store = Sizes()
@@ -74,7 +74,7 @@ def test_all_parts_but_the_last_have_one_size_however_the_pieces_come(seed: int)
     assert list(store.list_uploads("")) == []
 
 
-def test_ten_thousand_parts_hold_a_thousand_times_kafkas_largest_segment() -> None:
+def test_ten_thousand_parts_hold_a_thousand_of_kafkas_largest_segments() -> None:
     sent = count = 0
     while sent < 1_000 * 2**31:
         size = part_bytes(sent)
@@ -83,7 +83,7 @@ def test_ten_thousand_parts_hold_a_thousand_times_kafkas_largest_segment() -> No
     assert count <= S3_PARTS_MAX
 
 
-def test_a_segment_as_large_as_kafka_makes_them_goes_in_parts_of_one_size() -> None:
+def test_a_kafka_sized_segment_is_uploaded_in_parts_of_equal_size() -> None:
     assert {part_bytes(sent) for sent in range(0, 2**31, PART_BYTES)} == {PART_BYTES}
 
 
@@ -92,7 +92,7 @@ def test_part_sizes_never_shrink() -> None:
     assert all(a <= b for a, b in pairwise(sizes))
 
 
-def test_an_object_that_is_let_go_leaves_nothing() -> None:
+def test_an_abandoned_object_leaves_nothing() -> None:
     store = Sizes()
     sent = stream(store)
     sent.write([b"x" * 25])
@@ -102,7 +102,7 @@ def test_an_object_that_is_let_go_leaves_nothing() -> None:
     assert list(store.list("")) == []
 
 
-def test_letting_go_is_one_try_and_raises_nothing() -> None:
+def test_abandoning_makes_one_attempt_and_never_raises() -> None:
     store = FaultyStore(Sizes())
     sent = stream(store)
     sent.write([b"x" * 25])
@@ -111,7 +111,7 @@ def test_letting_go_is_one_try_and_raises_nothing() -> None:
     assert [call.operation for call in store.calls].count("upload.abort") == 1
 
 
-def test_an_object_that_may_be_there_is_not_let_go() -> None:
+def test_an_object_that_may_exist_is_not_abandoned() -> None:
     store = FaultyStore(Sizes(), [Fault(lambda call: call.operation == "upload.complete", FaultKind.LATE, times=10**6)])
     sent = stream(store)
     sent.write([b"x" * 25])
@@ -122,7 +122,7 @@ def test_an_object_that_may_be_there_is_not_let_go() -> None:
     assert store.inner.get("object").data == b"x" * 25
 
 
-def test_a_lost_answer_to_the_end_of_an_upload_is_asked_for_again() -> None:
+def test_a_lost_answer_to_a_completed_upload_is_checked_again() -> None:
     store = FaultyStore(Sizes(), [Fault(lambda call: call.operation == "upload.complete", FaultKind.LOST_ANSWER)])
     sent = stream(store)
     sent.write([b"x" * 25])
@@ -130,7 +130,7 @@ def test_a_lost_answer_to_the_end_of_an_upload_is_asked_for_again() -> None:
     assert store.inner.get("object").data == b"x" * 25
 
 
-def test_an_upload_that_is_refused_because_it_has_landed_already_is_no_loss() -> None:
+def test_an_upload_refused_because_it_already_landed_succeeds() -> None:
     """S3 answers 409 to a repeated end of an upload while the first, whose answer was lost, is still at work."""
     store = FaultyStore(
         Sizes(),
@@ -145,7 +145,7 @@ def test_an_upload_that_is_refused_because_it_has_landed_already_is_no_loss() ->
     assert [call.operation for call in store.calls][-3:] == ["upload.complete", "head", "upload.abort"]
 
 
-def test_a_lost_upload_is_told() -> None:
+def test_a_lost_upload_is_reported() -> None:
     store = Sizes()
     sent = stream(store)
     sent.write([b"x" * 25])
@@ -155,7 +155,7 @@ def test_a_lost_upload_is_told() -> None:
         sent.finish()
 
 
-def test_an_object_that_was_there_and_is_collected_before_it_is_looked_at_is_lost() -> None:
+def test_an_object_deleted_between_refusal_and_check_is_lost() -> None:
     """A repeated request finds the name taken, and the garbage collection of a fenced writer deletes the object."""
     inner = MemoryStore()
     inner.put("object", b"mine", Create())
@@ -232,7 +232,7 @@ def rewritten_peak_bytes(sources: int, every: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("every", [64, 2], ids=["blocks move", "blocks are packed again"])
-def test_what_a_rewrite_holds_does_not_follow_the_segments_size(every: int) -> None:
+def test_a_rewrites_memory_does_not_grow_with_the_segment(every: int) -> None:
     """Two ranges of stored blocks (4 MiB), two parts (1 MiB here) and what follows them, blocks in the making."""
     small_bytes, _ = rewritten_peak_bytes(5, every)  # as many as are fetched ahead and sent from behind too
     large_bytes, size_bytes = rewritten_peak_bytes(12, every)

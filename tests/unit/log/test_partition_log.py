@@ -56,7 +56,7 @@ def merged(session: CompactorSession, old: tuple[SegmentEntry, ...], **changes: 
     return entry(session.new_name(base), base, end, **changes)  # type: ignore[arg-type]
 
 
-def test_no_log_is_not_a_lost_one(log: PartitionLog, store: MemoryStore) -> None:
+def test_a_missing_log_is_not_a_lost_manifest(log: PartitionLog, store: MemoryStore) -> None:
     with pytest.raises(LogNotFound):
         log.load()
     store.put(PLACE.key(str(sink_name(0))), b"x", Create())
@@ -87,7 +87,7 @@ def test_appends_make_contiguous_ranges_and_are_stamped_by_the_next_commit(
     assert [(s.base_offset, s.next_offset) for s in sink.manifest.segments] == [(0, 3), (3, 5)]
 
 
-def test_an_append_elsewhere_than_at_the_end_is_refused(log: PartitionLog) -> None:
+def test_an_append_anywhere_but_at_the_end_is_refused(log: PartitionLog) -> None:
     log.create()
     sink = log.claim_sink()
     with pytest.raises(OffsetMoved, match="an append starts at offset 4, but the log ends at offset 0"):
@@ -104,7 +104,7 @@ def test_a_newer_claim_fences_the_older_session(log: PartitionLog) -> None:
     appended(new, 1)
 
 
-def test_a_claim_that_lost_the_race_does_not_fence_the_winner(log: PartitionLog) -> None:
+def test_a_claim_that_lost_a_race_does_not_fence_the_winner(log: PartitionLog) -> None:
     pinned = log.create()
     winner = log.claim_sink(pinned)
     with pytest.raises(Fenced):
@@ -173,7 +173,7 @@ def test_an_emptied_log_takes_the_next_append_from_its_start(log: PartitionLog) 
     assert sink.manifest.next_offset == 5
 
 
-def test_marks_make_a_pass_that_is_stamped_later_and_forgotten_with_its_last_mark(
+def test_marks_create_a_pass_that_is_stamped_later_and_forgotten_with_its_last_mark(
     log: PartitionLog, clock: ManualClock
 ) -> None:
     log.create()
@@ -197,7 +197,7 @@ def test_marks_make_a_pass_that_is_stamped_later_and_forgotten_with_its_last_mar
     assert (manifest.purged_to, manifest.purged_epoch, manifest.last_pass_epoch) == (1, first.epoch, second.epoch)
 
 
-def test_what_was_purged_is_told_by_its_highest_offset_and_its_latest_mark_for_good(log: PartitionLog) -> None:
+def test_purges_are_recorded_permanently_by_highest_offset_and_latest_mark(log: PartitionLog) -> None:
     """A later pass may remove older tombstones, or none: readers ask for what was ever removed."""
     log.create()
     sink = log.claim_sink()
@@ -214,7 +214,7 @@ def test_what_was_purged_is_told_by_its_highest_offset_and_its_latest_mark_for_g
         assert (manifest.purged_to, manifest.purged_epoch) == (5, 7)
 
 
-def test_what_a_commit_unlinks_is_noted_under_the_version_that_it_makes(log: PartitionLog) -> None:
+def test_objects_unlinked_by_a_commit_are_recorded_under_the_new_version(log: PartitionLog) -> None:
     """A hold on a version needs all that later versions unlink, and nothing that this one unlinked itself."""
     log.create()
     sink = log.claim_sink()
@@ -257,7 +257,7 @@ def test_replaced_objects_are_stamped_after_the_commit_and_forgotten(log: Partit
     assert again.forget(r.name for r in again.manifest.replaced).replaced == ()
 
 
-def test_a_hole_moves_the_end_without_a_segment_and_a_gap_is_recorded(log: PartitionLog) -> None:
+def test_a_hole_moves_the_end_without_a_segment_and_records_a_gap(log: PartitionLog) -> None:
     log.create()
     sink = log.claim_sink()
     sink.advance(4)
@@ -267,7 +267,7 @@ def test_a_hole_moves_the_end_without_a_segment_and_a_gap_is_recorded(log: Parti
     assert sink.manifest.gaps == (Gap(7, 9, "not at the source"),)
 
 
-def test_a_compaction_planned_before_the_end_moved_keeps_the_moved_end(log: PartitionLog) -> None:
+def test_a_replacement_planned_before_the_end_moved_keeps_the_new_end(log: PartitionLog) -> None:
     log.create()
     sink = log.claim_sink()
     old = appended(sink, 2)
@@ -284,7 +284,7 @@ def test_restore_never_replaces_a_manifest(log: PartitionLog) -> None:
     assert log.load().manifest.log_id == there.log_id
 
 
-def test_what_is_followed_is_committed_once(log: PartitionLog) -> None:
+def test_followed_settings_are_committed_once(log: PartitionLog) -> None:
     log.create()
     sink = log.claim_sink()
     version = sink.follow({"cleanup.policy": "compact"}, topic_id="t").version
@@ -305,7 +305,7 @@ def test_a_hole_at_the_end_of_a_clean_log_is_clean(log: PartitionLog) -> None:
     assert sink.manifest.first_dirty_offset == 6
 
 
-def test_a_log_that_was_made_anew_takes_nothing_from_who_wrote_the_old_one(
+def test_a_recreated_log_accepts_nothing_from_the_old_logs_writers(
     log: PartitionLog, store: MemoryStore, clock: ManualClock
 ) -> None:
     """A claim that uploaded nothing leaves no name behind, so a repaired log may come to the same epoch once more."""

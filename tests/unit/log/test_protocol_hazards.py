@@ -45,7 +45,7 @@ def test_w1_a_sinks_upload_is_no_orphan_to_a_newer_compactor(bucket: Bucket) -> 
     assert bucket.named_are_there()
 
 
-def test_w1_the_upload_goes_once_its_own_role_has_claimed_anew(bucket: Bucket) -> None:
+def test_w1_the_upload_is_deleted_once_its_own_role_claims_again(bucket: Bucket) -> None:
     left = uploaded(bucket.sink(), 0, 2)
     bucket.sink()
     assert set(collect_garbage(bucket.store, bucket.compactor(), 0).orphans) == {left.name, left.index_name}
@@ -93,7 +93,7 @@ def test_w4_a_pass_that_marks_nothing_starts_no_horizon(bucket: Bucket) -> None:
     assert bucket.compactor().manifest.passes == ()
 
 
-def test_w5_the_first_dirty_offset_is_what_the_pass_says_and_never_goes_back(bucket: Bucket) -> None:
+def test_w5_the_pass_sets_the_first_dirty_offset_which_never_goes_back(bucket: Bucket) -> None:
     sink = bucket.sink()
     old = [appended(sink, 2) for _ in range(3)]
     first = bucket.compactor()
@@ -148,7 +148,7 @@ def test_w8_an_upload_of_an_older_epoch_is_never_committed(bucket: Bucket) -> No
     assert bucket.ranges() == []
 
 
-def test_w9_the_own_commit_is_found_after_a_takeover(bucket: Bucket) -> None:
+def test_w9_a_writers_own_commit_is_found_after_a_takeover(bucket: Bucket) -> None:
     process = bucket.process(patience_s=0.0)
     sink = process.log.claim_sink()
     made = uploaded(sink, 0, 2)
@@ -161,7 +161,7 @@ def test_w9_the_own_commit_is_found_after_a_takeover(bucket: Bucket) -> None:
     assert process.deletes == []
 
 
-def test_w9_the_own_commit_is_found_after_its_segment_was_replaced(bucket: Bucket) -> None:
+def test_w9_a_writers_own_commit_is_found_after_its_segment_was_replaced(bucket: Bucket) -> None:
     process = bucket.process(patience_s=0.0)
     sink = process.log.claim_sink()
     made = uploaded(sink, 0, 2)
@@ -190,7 +190,7 @@ def test_w9_a_writer_that_lost_deletes_nothing(bucket: Bucket) -> None:
 # Unknown results
 
 
-def test_a_412_on_an_upload_whose_own_bytes_are_stored_is_a_success(bucket: Bucket) -> None:
+def test_a_412_is_a_success_if_the_stored_bytes_are_the_uploads(bucket: Bucket) -> None:
     process = bucket.process()
     key = PLACE.key(str(process.log.claim_sink().new_name(0)))
     process.store.add(Fault(lambda call: call.key == key, FaultKind.LOST_ANSWER))
@@ -198,7 +198,7 @@ def test_a_412_on_an_upload_whose_own_bytes_are_stored_is_a_success(bucket: Buck
     assert bucket.store.get(key).data == b"bytes"
 
 
-def test_a_412_on_an_upload_whose_name_holds_other_bytes_is_an_error(bucket: Bucket) -> None:
+def test_a_412_is_an_error_if_other_bytes_are_stored(bucket: Bucket) -> None:
     process = bucket.process()
     key = PLACE.key(str(process.log.claim_sink().new_name(0)))
     bucket.store.put(key, b"somebody else's", Create())
@@ -207,7 +207,7 @@ def test_a_412_on_an_upload_whose_name_holds_other_bytes_is_an_error(bucket: Buc
 
 
 @pytest.mark.parametrize("kind", [FaultKind.LOST_ANSWER, FaultKind.LATE, FaultKind.UNAVAILABLE, FaultKind.CONFLICT])
-def test_whatever_the_answer_to_a_commit_it_is_there_once(bucket: Bucket, kind: FaultKind) -> None:
+def test_a_commit_lands_exactly_once_for_any_answer(bucket: Bucket, kind: FaultKind) -> None:
     process = bucket.process()
     sink = process.log.claim_sink()
     process.at_manifest_put(kind)
@@ -217,7 +217,7 @@ def test_whatever_the_answer_to_a_commit_it_is_there_once(bucket: Bucket, kind: 
     assert bucket.ranges() == [(0, 2), (2, 3)]
 
 
-def test_a_late_commit_that_lands_after_a_rivals_dies(bucket: Bucket) -> None:
+def test_a_late_commit_after_a_rivals_is_rejected(bucket: Bucket) -> None:
     process = bucket.process(patience_s=0.0)
     sink = process.log.claim_sink()
     made = uploaded(sink, 0, 2)
@@ -246,7 +246,7 @@ def test_a_read_that_shows_the_old_manifest_proves_nothing(bucket: Bucket) -> No
     assert bucket.ranges() == [(0, 2)]
 
 
-def test_the_same_append_called_again_after_an_unknown_one_is_there_once(bucket: Bucket) -> None:
+def test_an_append_repeated_after_an_unknown_result_lands_once(bucket: Bucket) -> None:
     process = bucket.process(patience_s=0.0)
     sink = process.log.claim_sink()
     made = uploaded(sink, 0, 2)
@@ -258,7 +258,7 @@ def test_the_same_append_called_again_after_an_unknown_one_is_there_once(bucket:
     assert bucket.ranges() == [(0, 2)]
 
 
-def test_a_claim_whose_answer_is_lost_is_found(bucket: Bucket) -> None:
+def test_a_claim_with_a_lost_answer_is_recognised(bucket: Bucket) -> None:
     process = bucket.process()
     process.at_manifest_put(FaultKind.LOST_ANSWER)
     sink = process.log.claim_sink()
@@ -266,7 +266,7 @@ def test_a_claim_whose_answer_is_lost_is_found(bucket: Bucket) -> None:
     appended(sink, 1)
 
 
-def test_a_replacement_that_only_unlinks_called_again_after_an_unknown_one_is_recognised(bucket: Bucket) -> None:
+def test_an_unlinking_replacement_repeated_after_an_unknown_result_is_recognised(bucket: Bucket) -> None:
     old = appended(bucket.sink(), 2)
     process = bucket.process(patience_s=0.0)
     compactor = process.log.claim_compactor(lease_ms=0, holder="c")

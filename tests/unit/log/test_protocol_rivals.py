@@ -52,7 +52,7 @@ def test_a_takeover_right_before_the_commit_fences_it(bucket: Bucket) -> None:
     assert made.name not in bucket.manifest.object_names()
 
 
-def test_an_expired_lease_alone_fences_nobody_and_a_claim_does(bucket: Bucket) -> None:
+def test_an_expired_lease_fences_nobody_but_a_claim_does(bucket: Bucket) -> None:
     old = appended(bucket.sink(), 2)
     first = bucket.process().log.claim_compactor(lease_ms=1000, holder="a")
     replacement = merge(first, old)
@@ -72,7 +72,7 @@ def test_an_expired_lease_alone_fences_nobody_and_a_claim_does(bucket: Bucket) -
             attempt()
 
 
-def test_a_local_clock_that_jumps_moves_no_stamp_and_no_lease(bucket: Bucket) -> None:
+def test_a_local_clock_jump_moves_neither_stamps_nor_leases(bucket: Bucket) -> None:
     sink_process, compactor_process = bucket.process(), bucket.process()
     sink_process.clock.advance(1000 * HOUR_MS)
     compactor_process.clock.advance(-1000 * HOUR_MS)
@@ -167,7 +167,7 @@ def test_an_emptied_log_keeps_its_end_and_takes_holes_and_appends(bucket: Bucket
 # Deletion
 
 
-def test_a_deletion_that_crashes_is_finished_by_the_next_and_forgotten_then(bucket: Bucket) -> None:
+def test_a_crashed_deletion_is_finished_by_the_next_gc(bucket: Bucket) -> None:
     old = appended(bucket.sink(), 2)
     compactor = bucket.compactor()
     compactor.replace(merge(compactor, old))
@@ -181,7 +181,7 @@ def test_a_deletion_that_crashes_is_finished_by_the_next_and_forgotten_then(buck
     assert bucket.names() == bucket.manifest.object_names()
 
 
-def test_a_delete_that_lands_again_much_later_hits_nothing(bucket: Bucket) -> None:
+def test_a_duplicate_delete_that_lands_much_later_deletes_nothing(bucket: Bucket) -> None:
     sink = bucket.sink()
     old = appended(sink, 2)
     compactor = bucket.compactor()
@@ -196,7 +196,7 @@ def test_a_delete_that_lands_again_much_later_hits_nothing(bucket: Bucket) -> No
     assert bucket.named_are_there()
 
 
-def test_what_is_committed_between_the_listing_and_the_manifest_stays(bucket: Bucket) -> None:
+def test_objects_committed_between_listing_and_manifest_read_stay(bucket: Bucket) -> None:
     sink = bucket.sink()
     waiting = uploaded(sink, 0, 2)
     process = bucket.process()
@@ -221,14 +221,14 @@ def test_unfinished_uploads_are_judged_by_the_role_in_their_name(bucket: Bucket)
     assert len(collect_garbage(bucket.store, bucket.compactor(), 0).uploads) == 1
 
 
-def test_a_foreign_object_is_nobodys_orphan(bucket: Bucket) -> None:
+def test_a_foreign_object_is_never_an_orphan(bucket: Bucket) -> None:
     names = ["00000000000000000000.avro", "notes.txt", "_index/x.parquet", MANIFEST_NAME]
     bucket.sink()
     bucket.sink()
     assert orphan_names(names, bucket.manifest) == []
 
 
-def test_what_the_sink_appends_behind_a_hole_during_a_pass_leaves_the_cleaned_segment_clean() -> None:
+def test_an_append_after_a_hole_during_a_pass_leaves_the_cleaned_segment_clean() -> None:
     """The pass ends at 2, the log's end when it was planned; meanwhile the last range grew to 9 and a segment came."""
     bucket = Bucket()
     sink = bucket.sink()

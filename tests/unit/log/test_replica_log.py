@@ -43,7 +43,7 @@ def on_manifest(kind: FaultKind, times: int = 1) -> Fault:
 # what is taken over
 
 
-def test_a_replicas_manifest_is_its_sources_but_for_what_is_its_own(both: Both) -> None:
+def test_a_replicas_manifest_equals_its_sources_except_for_its_own_fields(both: Both) -> None:
     session = both.claim()
     assert (session.manifest, session.epoch) == (None, 1)
     first = session.mirror(both.load())
@@ -58,7 +58,7 @@ def test_a_replicas_manifest_is_its_sources_but_for_what_is_its_own(both: Both) 
     assert decode_manifest(encode_manifest(second), PLACE) == second
 
 
-def test_nothing_is_committed_where_the_replica_has_it_already(both: Both) -> None:
+def test_nothing_is_committed_if_the_replica_already_has_it(both: Both) -> None:
     session = both.claim()
     first = session.mirror(both.load())
     both.log.hold("dr", None, received_to=5)
@@ -67,7 +67,7 @@ def test_nothing_is_committed_where_the_replica_has_it_already(both: Both) -> No
     assert session.mirror(both.load()) is first
 
 
-def test_times_of_the_source_wait_for_the_source_and_those_of_the_replica_are_its_own(both: Both) -> None:
+def test_the_sources_times_come_from_the_source_and_the_replicas_from_its_own_store(both: Both) -> None:
     session = both.claim()
     assert session.mirror(both.load()).segments[0].appended_at_ms == UNSTAMPED
     both.clock.advance(5000)
@@ -83,14 +83,14 @@ def test_times_of_the_source_wait_for_the_source_and_those_of_the_replica_are_it
     assert gone.replaced == ()
 
 
-def test_whether_a_log_was_compacted(both: Both) -> None:
+def test_a_log_knows_whether_it_was_compacted(both: Both) -> None:
     assert not was_compacted(both.load())
     both.clean()
     assert was_compacted(both.load())
 
 
 @pytest.mark.parametrize("is_emptied", [False, True])
-def test_a_log_that_begins_with_a_hole_was_not_compacted_for_that(is_emptied: bool) -> None:
+def test_a_leading_hole_does_not_mean_that_a_log_was_compacted(is_emptied: bool) -> None:
     """Skipped records, or transactions that were aborted, before there is a record; also where all have expired."""
     bucket = Bucket()
     sink = bucket.sink()
@@ -110,7 +110,7 @@ def test_a_log_that_begins_with_a_hole_was_not_compacted_for_that(is_emptied: bo
     assert not was_compacted(bucket.manifest)
 
 
-def test_a_part_of_a_pass_that_has_emptied_the_beginning_has_compacted() -> None:
+def test_a_part_that_emptied_the_logs_start_counts_as_compaction() -> None:
     bucket = Bucket()
     sink = bucket.sink()
     old = appended(sink, 2)
@@ -132,7 +132,7 @@ def test_neither_sink_nor_compactor_may_write_into_a_replica(both: Both) -> None
         log.claim_compactor(lease_ms=1, holder="c")
 
 
-def test_who_claims_later_fences_who_claimed_before(both: Both) -> None:
+def test_a_later_claim_fences_an_earlier_one(both: Both) -> None:
     first = both.claim()
     first.mirror(both.load())
     second = both.claim(seed=3)
@@ -144,14 +144,14 @@ def test_who_claims_later_fences_who_claimed_before(both: Both) -> None:
     second.mirror(both.load())
 
 
-def test_of_two_that_begin_a_replica_one_wins(both: Both) -> None:
+def test_one_of_two_concurrent_creators_of_a_replica_wins(both: Both) -> None:
     first, second = both.claim(), both.claim(seed=3)
     second.mirror(both.load())
     with pytest.raises(Fenced, match="another replicator has written the first manifest"):
         first.mirror(both.load())
 
 
-def test_a_source_must_be_loaded_again_after_the_claim(both: Both) -> None:
+def test_the_source_must_be_loaded_again_after_the_claim(both: Both) -> None:
     early = both.load()
     session = both.replica_log().claim(early, name="dr", source_url=URL)
     with pytest.raises(AssertionError, match="load the source's manifest again"):
@@ -160,7 +160,7 @@ def test_a_source_must_be_loaded_again_after_the_claim(both: Both) -> None:
 
 @pytest.mark.parametrize("kind", [FaultKind.LOST_ANSWER, FaultKind.LATE, FaultKind.UNAVAILABLE, FaultKind.CONFLICT])
 @pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
-def test_a_commit_whose_answer_is_lost_is_made_once(both: Both, kind: FaultKind, first: bool) -> None:
+def test_a_commit_with_a_lost_answer_lands_once(both: Both, kind: FaultKind, first: bool) -> None:
     store = FaultyStore(both.replica)
     session = both.claim(store)
     if not first:
@@ -175,7 +175,7 @@ def test_a_commit_whose_answer_is_lost_is_made_once(both: Both, kind: FaultKind,
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
-def test_a_commit_that_stays_unknown_is_tried_again(both: Both, first: bool) -> None:
+def test_a_commit_with_an_unknown_result_is_retried(both: Both, first: bool) -> None:
     store = FaultyStore(both.replica)
     session = both.claim(store)
     if not first:
@@ -191,7 +191,7 @@ def test_a_commit_that_stays_unknown_is_tried_again(both: Both, first: bool) -> 
     assert content(both.there()) == content(source)
 
 
-def test_a_promotion_whose_answer_is_lost_is_made_once(both: Both) -> None:
+def test_a_promotion_with_a_lost_answer_happens_once(both: Both) -> None:
     store = FaultyStore(both.replica)
     session = both.claim(store)
     session.mirror(both.load())
@@ -201,7 +201,7 @@ def test_a_promotion_whose_answer_is_lost_is_made_once(both: Both) -> None:
     assert len(promoted.lineage) == 1
 
 
-def test_a_demotion_whose_process_dies_is_there_or_not(both: Both) -> None:
+def test_a_demotion_whose_process_dies_happened_completely_or_not_at_all(both: Both) -> None:
     session = both.claim()
     manifest = session.mirror(both.load())
     store = FaultyStore(both.source, [on_manifest(FaultKind.CRASH_LATE)])
@@ -215,7 +215,7 @@ def test_a_demotion_whose_process_dies_is_there_or_not(both: Both) -> None:
 # what is refused
 
 
-def test_a_folder_that_is_anothers_is_left_alone(both: Both) -> None:
+def test_a_folder_with_another_log_is_unchanged(both: Both) -> None:
     both.log_of(both.replica).create()
     with pytest.raises(ReplicaDiverged, match="has its own sink and compactor"):
         both.claim()
@@ -244,7 +244,7 @@ def test_versions_are_skipped_and_never_reversed(both: Both) -> None:
     assert session.mirror(back, resync=True).next_offset == 6
 
 
-def test_another_log_is_taken_over_only_when_that_is_asked_for(both: Both) -> None:
+def test_another_log_is_followed_only_on_request(both: Both) -> None:
     session = both.claim()
     session.mirror(both.load())
     recreated = replace(both.load(), log_id="recreated", version=1)
@@ -253,7 +253,7 @@ def test_another_log_is_taken_over_only_when_that_is_asked_for(both: Both) -> No
     assert session.mirror(recreated, resync=True).log_id == "recreated"
 
 
-def test_a_tombstone_that_was_purged_before_it_was_received_asks_for_a_resync(both: Both) -> None:
+def test_a_tombstone_purged_before_it_was_received_requires_a_resync(both: Both) -> None:
     session = both.claim()
     first = session.mirror(both.load())
     both.append(3)
@@ -271,7 +271,7 @@ def test_a_tombstone_that_was_purged_before_it_was_received_asks_for_a_resync(bo
     session.mirror(both.load())
 
 
-def test_a_new_replica_and_one_that_had_received_it_need_none(both: Both) -> None:
+def test_a_new_replica_and_one_that_received_the_tombstone_need_no_resync(both: Both) -> None:
     both.clean()
     both.clean(purged_to=4)
     session = both.claim()
@@ -282,7 +282,7 @@ def test_a_new_replica_and_one_that_had_received_it_need_none(both: Both) -> Non
     session.mirror(both.load())
 
 
-def test_what_was_unlinked_here_is_not_listed_again(both: Both) -> None:
+def test_objects_unlinked_at_the_replica_are_not_listed_again(both: Both) -> None:
     session = both.claim()
     old = both.load()
     session.mirror(old)
@@ -292,7 +292,7 @@ def test_what_was_unlinked_here_is_not_listed_again(both: Both) -> None:
         session.mirror(replace(old, version=99), resync=True)
 
 
-def test_a_source_that_needs_a_newer_writer_is_not_taken_over(both: Both) -> None:
+def test_a_source_that_needs_a_newer_writer_is_not_mirrored(both: Both) -> None:
     session = both.claim()
     both.load()
     with pytest.raises(FormatTooNew):
@@ -302,7 +302,7 @@ def test_a_source_that_needs_a_newer_writer_is_not_taken_over(both: Both) -> Non
 # holds
 
 
-def test_a_hold_changes_nothing_of_the_log_and_never_goes_back(both: Both) -> None:
+def test_a_hold_does_not_change_the_log_and_never_goes_back(both: Both) -> None:
     before = both.load()
     pinned = both.log.hold("dr", before.version, 60_000)
     now_ms = both.clock.now_ms()
@@ -317,7 +317,7 @@ def test_a_hold_changes_nothing_of_the_log_and_never_goes_back(both: Both) -> No
     assert both.log.drop_hold("dr").manifest.version == both.load().version
 
 
-def test_a_hold_that_loses_a_race_is_made_on_the_newest_version(both: Both) -> None:
+def test_a_hold_that_loses_a_race_is_retried_on_the_newest_version(both: Both) -> None:
     pinned = both.log.load()
     both.append(1)
     newest = both.log.hold("dr", pinned.manifest.version, 1000, pinned=pinned)
@@ -352,7 +352,7 @@ def test_a_switch_over_fences_first_and_loses_nothing(both: Both) -> None:
     assert content(back.mirror(new.load().manifest)) == content(new.load().manifest)
 
 
-def test_a_promotion_that_would_leave_something_behind_is_refused(both: Both) -> None:
+def test_a_promotion_that_would_lose_records_is_refused(both: Both) -> None:
     session = both.claim()
     session.mirror(both.load())
     both.append(2)
@@ -366,7 +366,7 @@ def test_a_promotion_that_would_leave_something_behind_is_refused(both: Both) ->
         both.claim()
 
 
-def test_a_promotion_by_force_and_the_way_back(both: Both) -> None:
+def test_a_forced_promotion_can_be_reversed(both: Both) -> None:
     session = both.claim()
     session.mirror(both.load())
     session.promote()
@@ -390,7 +390,7 @@ def test_a_promotion_by_force_and_the_way_back(both: Both) -> None:
         check_resumed(anchor_of(diverged), 3, taken)
 
 
-def test_what_a_replica_had_received_of_what_was_given_up_counts_for_nothing(both: Both) -> None:
+def test_discarded_records_do_not_count_as_received(both: Both) -> None:
     """Else tombstones that the new log has at those offsets would not wait for it."""
     session = both.claim()
     session.mirror(both.load())
@@ -410,7 +410,7 @@ def test_what_a_replica_had_received_of_what_was_given_up_counts_for_nothing(bot
     assert back.mirror(new.load().manifest).holds == taken.holds
 
 
-def test_a_log_that_has_unlinked_what_the_new_one_lists_cannot_follow_it_yet(both: Both) -> None:
+def test_a_log_cannot_follow_one_that_lists_objects_it_has_unlinked(both: Both) -> None:
     session = both.claim()
     session.mirror(both.load())
     session.promote()
@@ -422,7 +422,7 @@ def test_a_log_that_has_unlinked_what_the_new_one_lists_cannot_follow_it_yet(bot
     both.log.demote(new.load().manifest, name="old", source_url="s3://dr")
 
 
-def test_a_log_never_follows_one_that_does_not_go_on_with_it(both: Both) -> None:
+def test_a_log_only_follows_its_own_continuation(both: Both) -> None:
     other = Both()
     other.log = other.log_of(other.source, 77)
     stranger = replace(other.load(), log_id="stranger")
@@ -447,7 +447,7 @@ def test_a_demotion_is_undone_by_promoting_the_same_log(both: Both) -> None:
     session.mirror(both.load())
 
 
-def test_an_old_replicator_stays_fenced_over_a_promotion_and_back(both: Both) -> None:
+def test_an_old_replicator_stays_fenced_across_a_promotion_and_back(both: Both) -> None:
     sleeper = both.claim()
     sleeper.mirror(both.load())
     session = both.claim(seed=4)

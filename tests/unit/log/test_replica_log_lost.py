@@ -16,7 +16,7 @@ def both() -> Both:
     return Both()
 
 
-def test_a_manifest_that_went_away_is_not_made_anew_by_who_knew_it(both: Both) -> None:
+def test_a_lost_manifest_is_not_recreated_by_a_session_that_knew_it(both: Both) -> None:
     session = both.claim()
     session.mirror(both.load())
     both.replica.delete(PLACE.manifest_key)
@@ -25,7 +25,7 @@ def test_a_manifest_that_went_away_is_not_made_anew_by_who_knew_it(both: Both) -
         session.mirror(both.load())
 
 
-def test_who_began_a_replica_is_fenced_by_who_begins_it_again_after_its_manifest_was_lost(both: Both) -> None:
+def test_recreating_a_replica_after_a_lost_manifest_fences_its_first_creator(both: Both) -> None:
     stalled, parked = both.claim(), both.claim(seed=4)
     stalled.mirror(both.load())
     both.replica.delete(PLACE.manifest_key)
@@ -51,7 +51,7 @@ def test_who_began_a_replica_is_fenced_by_who_begins_it_again_after_its_manifest
     restarted.mirror(both.load())
 
 
-def test_an_epoch_that_comes_back_after_the_manifest_was_lost_is_another_claim(both: Both) -> None:
+def test_an_epoch_reused_after_a_lost_manifest_is_another_claim(both: Both) -> None:
     both.claim().mirror(both.load())
     stalled = both.claim(seed=3)
     both.replica.delete(PLACE.manifest_key)
@@ -64,7 +64,7 @@ def test_an_epoch_that_comes_back_after_the_manifest_was_lost_is_another_claim(b
     looked.mirror(both.load())
 
 
-def test_a_claim_is_not_taken_from_who_has_begun_the_replica_anew_meanwhile(both: Both) -> None:
+def test_a_claim_does_not_take_a_replica_recreated_meanwhile(both: Both) -> None:
     both.claim().mirror(both.load())
     store = FaultyStore(both.replica)
     lost = Loss(both)
@@ -76,7 +76,7 @@ def test_a_claim_is_not_taken_from_who_has_begun_the_replica_anew_meanwhile(both
     lost.restarted.mirror(both.load())
 
 
-def test_an_epoch_that_comes_back_with_an_older_manifest_is_another_claim(both: Both) -> None:
+def test_an_epoch_reused_by_an_older_manifest_is_another_claim(both: Both) -> None:
     both.claim().mirror(both.load())
     older = both.replica.get(PLACE.manifest_key).data
     stalled = both.claim(seed=3)

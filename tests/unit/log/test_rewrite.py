@@ -33,7 +33,7 @@ def survivors(source: Made, keep: list[bool]) -> list[Record]:
 @pytest.mark.parametrize("target", CODECS)
 @pytest.mark.parametrize("source", CODECS)
 @pytest.mark.parametrize("garbage", [0.0, 0.1, 0.9])
-def test_what_survives_is_what_was_kept_from_any_codec_to_any(source: str, target: str, garbage: float) -> None:
+def test_a_rewrite_keeps_the_selected_records_for_any_codecs(source: str, target: str, garbage: float) -> None:
     old = thousand(source)
     keep = mask(old, garbage)
     new = rewrite([old], [keep], codec=target, block_bytes=BLOCK)
@@ -77,14 +77,14 @@ def test_blocks_without_survivors_are_never_fetched() -> None:
     assert old.fetched == wanted
 
 
-def test_nothing_is_fetched_where_nothing_survives() -> None:
+def test_nothing_is_fetched_if_nothing_survives() -> None:
     old, other = thousand(), make(list(plain_records(10, first=5000)))
     new = rewrite([old, other], [[False] * 1000, [True] * 10])
     assert old.fetched == []
     assert new.records() == other.records()
 
 
-def test_neighbours_are_fetched_together_but_not_without_end() -> None:
+def test_neighbouring_blocks_are_fetched_together_up_to_a_limit() -> None:
     old = make(list(plain_records(120, value_bytes=100_000)), codec="null", block_bytes=200_000)
     rewrite([old], [[True] * 120])
     assert len(old.fetched) == 3
@@ -114,7 +114,7 @@ def test_many_small_segments_become_one_with_full_blocks() -> None:
     assert len(new.index.blocks) < 20
 
 
-def test_a_scrap_before_a_whole_block_does_not_become_a_block() -> None:
+def test_a_few_records_before_a_whole_block_do_not_become_a_block() -> None:
     old = thousand()
     block = old.index.ints("block")
     keep = block != 4
@@ -182,7 +182,7 @@ def test_offsets_must_ascend_over_all_sources() -> None:
     assert rewrite([first, second], [[True] * 4 + [False], [True] * 5]).finished.record_count == 9
 
 
-def test_nothing_left_is_refused() -> None:
+def test_a_rewrite_that_keeps_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one record"):
         rewrite([thousand()], [[False] * 1000])
 
@@ -212,7 +212,7 @@ def _add(source: Made, keep: list[bool], **changes: Any) -> None:
     rewriter.add(index, None, np.array(keep), None, source.fetch, origin="p/old.avro")
 
 
-def test_a_fetch_that_comes_short_is_damage() -> None:
+def test_a_short_fetch_is_damage() -> None:
     old = thousand()
     cut = replace(old, data=old.data[:-1])
     with pytest.raises(SegmentDamaged, match=r"block \d+: received \d+ of"):

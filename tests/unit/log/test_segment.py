@@ -28,7 +28,7 @@ def test_large_and_small_appends_give_the_same_bytes(codec: str) -> None:
     assert whole.records() == records == read_with_fastavro(whole.data)
 
 
-def test_blocks_are_of_the_size_that_was_asked_for() -> None:
+def test_blocks_have_the_requested_size() -> None:
     segment = make(list(plain_records(2000)), block_bytes=10_000)
     rows = segment.index
     sizes = np.bincount(rows.ints("block"), weights=rows.ints("length"))
@@ -36,14 +36,14 @@ def test_blocks_are_of_the_size_that_was_asked_for() -> None:
     assert sizes[:-1].min() > 9_000
 
 
-def test_a_record_larger_than_a_block_is_a_block_by_itself() -> None:
+def test_a_record_larger_than_a_block_gets_its_own_block() -> None:
     records = [record(0), record(1, value=bytes(50_000)), record(2), record(3, value=bytes(70_000)), record(4)]
     segment = make(records, block_bytes=1000)
     assert segment.index.ints("block").tolist() == [0, 1, 2, 3, 4]
     assert segment.records() == records
 
 
-def test_what_it_says_about_itself_is_true() -> None:
+def test_a_finished_segments_statistics_match_its_records() -> None:
     records = [
         record(10, None, b"x", 100),
         record(12, b"", None, -5),
@@ -66,7 +66,7 @@ def test_what_it_says_about_itself_is_true() -> None:
         finished.entry("s", "i", base_offset=3, next_offset=20)
 
 
-def test_a_segment_without_timestamps_says_minus_one() -> None:
+def test_a_segment_without_timestamps_reports_minus_one() -> None:
     finished = make([Record(0, -1, NO_TIMESTAMP, b"a", b"b")]).finished
     assert (finished.min_timestamp, finished.max_timestamp) == (-1, -1)
 
@@ -86,7 +86,7 @@ def test_draining_changes_nothing() -> None:
 
 @pytest.mark.parametrize("count", [2, 30, MANY_RECORDS + 1])
 @pytest.mark.parametrize("fault", ["same", "lower", "before"])
-def test_offsets_that_do_not_ascend_are_refused_and_nothing_is_kept(count: int, fault: str) -> None:
+def test_non_ascending_offsets_are_refused_and_nothing_is_added(count: int, fault: str) -> None:
     writer = SegmentWriter(sync_marker=SYNC)
     writer.append(columns_of([record(100)]))
     bad = list(plain_records(count, first=101))
@@ -122,7 +122,7 @@ def test_numbers_that_do_not_fit_are_refused(count: int, column: str, value: int
 
 
 @pytest.mark.parametrize("count", [1, MANY_RECORDS])
-def test_a_header_name_that_is_no_text_is_refused_at_once(count: int) -> None:
+def test_a_header_name_that_is_not_text_is_refused_immediately(count: int) -> None:
     columns = columns_of(list(plain_records(count)))
     writer = SegmentWriter(sync_marker=SYNC)
     with pytest.raises(UnicodeEncodeError):
@@ -132,7 +132,7 @@ def test_a_header_name_that_is_no_text_is_refused_at_once(count: int) -> None:
 
 
 @pytest.mark.parametrize("block_bytes", [0, -1, 2**31])
-def test_block_sizes_that_cannot_be_are_refused(block_bytes: int) -> None:
+def test_invalid_block_sizes_are_refused(block_bytes: int) -> None:
     with pytest.raises(ValueError, match=f"blocks of {block_bytes} bytes"):
         SegmentWriter(sync_marker=SYNC, block_bytes=block_bytes)
 
@@ -144,7 +144,7 @@ def test_columns_of_different_lengths_are_refused(count: int) -> None:
         SegmentWriter(sync_marker=SYNC).append(replace(columns, keys=columns.keys[1:]))
 
 
-def test_an_empty_append_is_nothing_and_an_empty_segment_is_refused() -> None:
+def test_an_empty_append_is_ignored_and_an_empty_segment_is_refused() -> None:
     writer = SegmentWriter(sync_marker=SYNC)
     writer.append(RecordColumns([], [], [], [], [], [], []))
     with pytest.raises(ValueError, match="a segment needs at least one record"):
@@ -192,7 +192,7 @@ def test_numpy_columns_are_columns_too() -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 20, 1000])
-def test_memory_is_counted_and_size_is_guessed_well(batch: int) -> None:
+def test_memory_is_counted_and_the_size_estimate_is_close(batch: int) -> None:
     writer = SegmentWriter(sync_marker=SYNC, block_bytes=20_000)
     records = list(plain_records(20_000))
     held = 0

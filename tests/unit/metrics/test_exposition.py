@@ -8,5 +8,5 @@ from tests.support.served_metrics import EXPOSITIONS, SERVICES, exposition
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_the_exposition_of_a_service_is_unchanged(service: str) -> None:
+def test_a_services_exposition_is_unchanged(service: str) -> None:
     assert exposition(service) == (EXPOSITIONS / f"{service}.txt").read_text(encoding="utf-8")

@@ -61,7 +61,7 @@ def random_log(random: Random, segments: int = 8, limits: SegmentLimits = SEGMEN
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(12))
-def test_batches_are_the_records_of_a_read(seed: int) -> None:
+def test_batches_equal_the_records_of_a_read(seed: int) -> None:
     random = Random(seed)
     made = random_log(random)
     log = log_of(made)
@@ -78,7 +78,7 @@ def test_batches_are_the_records_of_a_read(seed: int) -> None:
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(12))
-def test_a_selection_gives_exactly_the_records_that_match(seed: int) -> None:
+def test_a_selection_returns_exactly_the_matching_records(seed: int) -> None:
     random = Random(100 + seed)
     made = random_log(random)
     log = log_of(made)
@@ -96,7 +96,7 @@ def test_a_selection_gives_exactly_the_records_that_match(seed: int) -> None:
         assert taken(log.batches(where=Selection(low, high, keys))) == expected
 
 
-def test_columns_come_in_the_order_that_was_asked_for() -> None:
+def test_columns_have_the_requested_order() -> None:
     made = MadeLog()
     made.append(records("a=1 b= =3"))
     (batch,) = log_of(made).batches(columns=["value", "offset"])
@@ -106,7 +106,7 @@ def test_columns_come_in_the_order_that_was_asked_for() -> None:
         log_of(made).batches(columns=["partition"])
 
 
-def test_offsets_times_and_keys_are_read_off_the_index_alone() -> None:
+def test_offsets_times_and_keys_are_read_from_the_index_alone() -> None:
     made = MadeLog(block_bytes=1)
     made.append(records("a=1 b= =3"))
     counted = CountedStore(made.store)
@@ -116,7 +116,7 @@ def test_offsets_times_and_keys_are_read_off_the_index_alone() -> None:
     assert counted.calls["get"] == 2
 
 
-def test_a_segment_that_cannot_match_is_not_opened_and_a_block_not_fetched() -> None:
+def test_segments_and_blocks_that_cannot_match_are_not_fetched() -> None:
     made = MadeLog(block_bytes=5000)
     values = [os.urandom(1000).hex() for _ in range(100)]
     made.append([record(o, f"k{o}", v) for o, v in enumerate(values)])
@@ -134,7 +134,7 @@ def test_a_segment_that_cannot_match_is_not_opened_and_a_block_not_fetched() -> 
     assert counted.bytes_moved["get_range"] < first.size_bytes / 10
 
 
-def test_memory_is_about_a_batch_and_a_long_record_has_one_of_its_own() -> None:
+def test_memory_is_about_one_batch_and_a_large_record_gets_its_own_batch() -> None:
     made = MadeLog(block_bytes=1000)
     long = os.urandom(20 << 20)
     batch = [Record(o, o, CREATE_TIME, b"k", long if o == 50 else os.urandom(200)) for o in range(100)]
@@ -145,7 +145,7 @@ def test_memory_is_about_a_batch_and_a_long_record_has_one_of_its_own() -> None:
     assert max(b.nbytes for b in batches) > 20 << 20
 
 
-def test_blocks_of_one_record_and_ranges_of_one_block() -> None:
+def test_blocks_of_one_record_and_ranges_of_one_block_are_read() -> None:
     made = MadeLog(block_bytes=1)
     batch = [record(o, f"k{o}", "v") for o in range(50)]
     made.append(batch)
@@ -156,7 +156,7 @@ def test_blocks_of_one_record_and_ranges_of_one_block() -> None:
     assert [b.num_rows for b in log.batches(batch_bytes=1)] == [1] * 50
 
 
-def test_a_segment_from_which_compaction_took_nearly_all() -> None:
+def test_a_nearly_emptied_segment_is_read() -> None:
     made = MadeLog(block_bytes=300)
     made.append([record(o, f"k{o % 300}", "v" * 30) for o in range(600)])
     made.append([record(o, f"k{o % 299}", "v" * 30) for o in range(600, 1200)])
@@ -168,7 +168,7 @@ def test_a_segment_from_which_compaction_took_nearly_all() -> None:
 
 @pytest.mark.parametrize("codec", ["zstandard", "null"])
 @pytest.mark.parametrize("what", ["segment", "index"])
-def test_damage_is_named_and_nothing_wrong_is_given_out(codec: str, what: str) -> None:
+def test_damage_is_named_and_no_wrong_record_is_returned(codec: str, what: str) -> None:
     random = Random(3)
     for _ in range(25):
         made = MadeLog(codec=codec)
@@ -198,7 +198,7 @@ def test_damage_is_named_and_nothing_wrong_is_given_out(codec: str, what: str) -
             assert found == batch
 
 
-def test_an_index_of_another_segment_is_not_taken_for_this_one() -> None:
+def test_an_index_of_another_segment_is_refused() -> None:
     made = MadeLog()
     entry = made.append(records("a=1 b=1 c=1"))
     other = made.append(records("d=1 e=1", 3))
@@ -213,7 +213,7 @@ def test_an_index_of_another_segment_is_not_taken_for_this_one() -> None:
             taken(read_entry_batches(made.store, made.place, swapped, 0, 10))
 
 
-def test_a_cut_off_segment_is_damage() -> None:
+def test_a_truncated_segment_is_damage() -> None:
     made = MadeLog()
     entry = made.append([record(o, f"k{o}", f"value {o}" * 3) for o in range(40)])
     key = made.place.key(entry.name)
@@ -223,7 +223,7 @@ def test_a_cut_off_segment_is_damage() -> None:
         taken(log_of(made).batches())
 
 
-def test_a_listed_object_that_is_missing_is_damage_and_not_a_race() -> None:
+def test_a_missing_listed_object_is_damage_and_not_a_race() -> None:
     made = MadeLog()
     made.append(records("a=1"))
     entry = made.append(records("b=1", 1))
@@ -234,7 +234,7 @@ def test_a_listed_object_that_is_missing_is_damage_and_not_a_race() -> None:
         next(found)
 
 
-def test_an_ordered_read_goes_on_in_the_newest_version_when_its_objects_are_gone() -> None:
+def test_an_ordered_read_continues_in_the_newest_version_if_objects_were_deleted() -> None:
     made = MadeLog()
     made.append(records("a=1 b=1 c=1"))
     made.append(records("d=1 a=2 e=1", 3))
@@ -246,7 +246,7 @@ def test_an_ordered_read_goes_on_in_the_newest_version_when_its_objects_are_gone
     assert [r.offset for r in taken(found)] == [4, 5, 6, 7]
 
 
-def test_a_reader_that_still_needed_a_purged_tombstone_is_told() -> None:
+def test_a_reader_that_still_needed_a_purged_tombstone_gets_an_error() -> None:
     made = MadeLog(block_bytes=1)
     made.append(records("k=old x=1"))
     made.append(records("k= y=1", 2))
@@ -261,7 +261,7 @@ def test_a_reader_that_still_needed_a_purged_tombstone_is_told() -> None:
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(25))
-def test_whatever_happens_between_two_store_calls_batches_are_a_state_that_existed(seed: int) -> None:
+def test_batches_are_a_state_that_existed_whatever_happens_between_store_calls(seed: int) -> None:
     random = Random(seed)
     store = MeddlingStore()
     made = MadeLog(store=store, random=Random(seed))

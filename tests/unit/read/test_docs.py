@@ -45,7 +45,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> MadeLog:
     return made
 
 
-def test_its_code_runs_from_top_to_bottom(made: MadeLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pages_code_runs_from_top_to_bottom(made: MadeLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("threading.Event", Soon)
     names: dict[str, Any] = {}
     for number, block in enumerate(BLOCKS):
@@ -59,7 +59,7 @@ def test_its_code_runs_from_top_to_bottom(made: MadeLog, monkeypatch: pytest.Mon
     assert set(names["start"]) == {0}
 
 
-def test_the_columns_and_errors_that_it_names_are_all_that_there_are(made: MadeLog) -> None:
+def test_the_page_names_all_columns_and_errors(made: MadeLog) -> None:
     told = PAGE.read_text()
     for name in RECORDS.names:
         assert f"`{name}`" in told

@@ -69,7 +69,7 @@ def offsets_until_idle(follower: Follower) -> list[int]:
     return [r.offset for _, r in until_idle(follower)]
 
 
-def test_what_is_there_and_then_what_comes() -> None:
+def test_a_follower_reads_existing_records_and_then_new_ones() -> None:
     made = MadeLog()
     made.append(records("a=1 b=1"))
     clock = script(lambda: None, lambda: made.append(records("c=1", 2)), lambda: made.append(records("_ d=1", 3)))
@@ -89,7 +89,7 @@ class Racing(MemoryStore):
         return found
 
 
-def test_a_commit_right_after_a_look_is_noticed_by_the_next_look() -> None:
+def test_a_commit_right_after_a_poll_is_noticed_by_the_next_poll() -> None:
     store = Racing()
     made = MadeLog(store)
     made.append(records("a=1"))
@@ -102,7 +102,7 @@ def test_a_commit_right_after_a_look_is_noticed_by_the_next_look() -> None:
     assert offsets_until_idle(log_of(made, clock).follow(0)) == [0, 1, 2]
 
 
-def test_where_a_follower_begins() -> None:
+def test_a_follower_starts_at_the_requested_position() -> None:
     made = MadeLog()
     made.append([record(o, f"k{o}", "v", timestamp=o * 10) for o in range(5)])
     grow = lambda: made.append([record(5, "k5", "v", timestamp=50)])  # noqa: E731
@@ -140,7 +140,7 @@ def test_several_partitions_take_turns_and_new_ones_are_found() -> None:
 
 
 @pytest.mark.parametrize("name", ["stray", "_first_copy.json"])
-def test_a_new_folder_that_has_no_log_yet_does_not_end_a_follower(name: str) -> None:
+def test_a_new_folder_without_a_log_does_not_end_a_follower(name: str) -> None:
     made = MadeLog()
     made.append(records("a=1"))
     other = MadeLog(store=made.store, place=Place("topics", "users", 1))
@@ -152,7 +152,7 @@ def test_a_new_folder_that_has_no_log_yet_does_not_end_a_follower(name: str) -> 
     assert found == [(0, 0), (1, 0)]
 
 
-def test_a_store_that_does_not_list_partitions_is_asked_again() -> None:
+def test_a_failed_listing_of_partitions_is_retried() -> None:
     made = MadeLog()
     other = MadeLog(store=made.store, place=Place("topics", "users", 1))
     made.append(records("a=1"))
@@ -175,7 +175,7 @@ def test_a_store_that_does_not_list_partitions_is_asked_again() -> None:
     assert listed > 1
 
 
-def test_a_stop_event_ends_it_at_once_and_positions_are_exact() -> None:
+def test_a_stop_event_ends_a_follower_immediately_with_exact_positions() -> None:
     made = MadeLog()
     made.append(records("a=1 b=1 c=1 d=1"))
     stop = Event()
@@ -198,7 +198,7 @@ def test_a_stop_event_ends_it_at_once_and_positions_are_exact() -> None:
         Position.of({"offset": 1})
 
 
-def test_waiting_reads_no_manifest_and_takes_longer_and_longer() -> None:
+def test_waiting_reads_no_manifest_and_backs_off() -> None:
     made = MadeLog()
     made.append(records("a=1"))
     counted = CountedStore(made.store)
@@ -210,7 +210,7 @@ def test_waiting_reads_no_manifest_and_takes_longer_and_longer() -> None:
     assert all(2.0 < s <= 5.0 for s in clock.slept_s[6:])
 
 
-def test_batches_with_columns_and_a_selection() -> None:
+def test_a_follower_returns_batches_with_columns_and_a_selection() -> None:
     made = MadeLog()
     made.append(records("a=1 b=1 a=2"))
     clock = script(lambda: made.append(records("b=2 a=3", 3)))
@@ -227,7 +227,7 @@ def test_batches_with_columns_and_a_selection() -> None:
         next(follower.batches())
 
 
-def test_a_follower_that_is_overtaken_is_told() -> None:
+def test_an_overtaken_follower_gets_an_error() -> None:
     made = MadeLog(block_bytes=1)
     made.append(records("k=old x=1"))
     made.append(records("k= y=1", 2))
@@ -242,7 +242,7 @@ def test_a_follower_that_is_overtaken_is_told() -> None:
     assert follower.positions()[0].offset == 2
 
 
-def test_a_follower_that_comes_back_after_a_purge_is_told_and_with_a_bare_offset_it_cannot_be() -> None:
+def test_a_follower_resuming_after_a_purge_gets_an_error_unless_it_has_only_an_offset() -> None:
     made = MadeLog()
     made.append(records("k=old"))
     log = log_of(made, script())
@@ -257,7 +257,7 @@ def test_a_follower_that_comes_back_after_a_purge_is_told_and_with_a_bare_offset
     assert offsets_until_idle(log.follow(0, start={0: 1})) == [2]
 
 
-def test_a_log_that_was_made_anew_is_another_log() -> None:
+def test_a_recreated_log_is_another_log() -> None:
     made = MadeLog()
     made.append(records("a=1"))
     other = MadeLog(store=made.store, random=Random(8))
@@ -273,7 +273,7 @@ def test_a_log_that_was_made_anew_is_another_log() -> None:
         next(follower)
 
 
-def test_a_manifest_that_goes_is_said_and_not_waited_for() -> None:
+def test_a_lost_manifest_is_reported_immediately() -> None:
     made = MadeLog()
     made.append(records("a=1"))
     follower = log_of(made, script(lambda: made.store.delete(made.place.manifest_key))).follow(0)
@@ -302,7 +302,7 @@ class Flaky(MemoryStore):
             raise StoreUnavailable(key, "503")
 
 
-def test_a_store_that_does_not_answer_is_asked_again_for_a_while() -> None:
+def test_an_unavailable_store_is_retried_for_a_limited_time() -> None:
     store = Flaky()
     made = MadeLog(store=store)
     made.append(records("a=1 b=1"))
@@ -327,7 +327,7 @@ def test_a_store_that_does_not_answer_is_asked_again_for_a_while() -> None:
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(20))
-def test_across_restarts_a_follower_sees_each_retained_record_once_or_is_told(seed: int) -> None:
+def test_across_restarts_a_follower_sees_each_retained_record_once_or_gets_an_error(seed: int) -> None:
     """The model: a dict that is kept by what the follower gives is the log's state whenever it has caught up."""
     random = Random(seed)
     store = MeddlingStore()

@@ -37,7 +37,7 @@ def state_of(made: MadeLog, chosen: Chosen) -> list[Record]:
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("memory_bytes", BUDGETS)
-def test_with_any_budget_the_state_is_the_fold_of_a_read(seed: int, memory_bytes: int) -> None:
+def test_the_state_equals_the_fold_of_a_read_for_any_memory_budget(seed: int, memory_bytes: int) -> None:
     made = random_log(Random(seed))
     everything = list(Log(made.store, "topics", "users").read())
     expected = sorted(latest_of(everything).values(), key=lambda r: r.offset)
@@ -47,7 +47,7 @@ def test_with_any_budget_the_state_is_the_fold_of_a_read(seed: int, memory_bytes
     assert (chosen.walk_count > 1) == (memory_bytes < 10**9)
 
 
-def test_keys_that_do_not_fit_are_walked_over_about_as_often_as_they_are_too_many() -> None:
+def test_the_number_of_walks_is_about_the_keys_over_the_budget() -> None:
     made = MadeLog(block_bytes=10**6)
     for start in range(0, 20_000, 5_000):
         made.append(
@@ -70,14 +70,14 @@ def test_keys_that_do_not_fit_are_walked_over_about_as_often_as_they_are_too_man
     assert {r.key: r for r in state_of(made, chosen)} == expected
 
 
-def test_an_index_of_many_row_groups_is_judged_from_its_end() -> None:
+def test_an_index_of_many_row_groups_is_read_from_its_end() -> None:
     made = random_log(Random(4), segments=5, limits=SegmentLimits(row_group_rows=7))
     expected = sorted(latest_of(Log(made.store, "topics", "users").read()).values(), key=lambda r: r.offset)
     for memory_bytes in BUDGETS:
         assert state_of(made, choose(made.store, made.place, made.manifest, memory_bytes)) == expected
 
 
-def test_the_state_as_batches_with_the_columns_that_are_asked_for() -> None:
+def test_the_state_comes_as_batches_with_the_requested_columns() -> None:
     made = MadeLog()
     made.append(records("a=1 b=1 a=2 c=1"))
     made.append(records("=5 b= d=1", 4))
@@ -91,7 +91,7 @@ def test_the_state_as_batches_with_the_columns_that_are_asked_for() -> None:
         log.latest(memory_bytes=1)
 
 
-def test_keys_alone_are_read_off_the_indexes() -> None:
+def test_keys_alone_are_read_from_the_indexes() -> None:
     made = MadeLog()
     made.append(records("a=1 b=1 a=2 c=1"))
     counted = CountedStore(made.store)
@@ -110,7 +110,7 @@ def test_a_log_without_a_record_or_without_a_key_has_an_empty_state() -> None:
     assert list(log.latest_batches()) == []
 
 
-def test_long_values_and_blocks_of_one_record() -> None:
+def test_long_values_and_blocks_of_one_record_are_in_the_state() -> None:
     made = MadeLog(block_bytes=1)
     batch = [Record(o, 0, CREATE_TIME, b"k%d" % (o % 7), bytes(1 << 20)) for o in range(20)]
     made.append(batch)
@@ -119,7 +119,7 @@ def test_long_values_and_blocks_of_one_record() -> None:
     assert [b.num_rows for b in log.latest_batches(batch_bytes=1)] == [1] * 7
 
 
-def test_a_snapshot_that_has_given_out_a_batch_does_not_mix_versions() -> None:
+def test_a_snapshot_that_returned_a_batch_does_not_mix_versions() -> None:
     made = MadeLog()
     made.append(records("a=1 b=1"))
     made.append(records("c=1 d=1", 2))
@@ -134,7 +134,7 @@ def test_a_snapshot_that_has_given_out_a_batch_does_not_mix_versions() -> None:
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(15))
-def test_whatever_happens_between_two_store_calls_the_state_is_one_that_existed(seed: int) -> None:
+def test_the_state_is_one_that_existed_whatever_happens_between_store_calls(seed: int) -> None:
     random = Random(seed)
     store = MeddlingStore()
     made = MadeLog(store=store, random=Random(seed))
@@ -169,7 +169,7 @@ def test_whatever_happens_between_two_store_calls_the_state_is_one_that_existed(
 
 
 @given(st.lists(st.none() | st.binary(max_size=40) | st.integers(100, 300).map(bytes), max_size=60), st.integers(0, 9))
-def test_equal_keys_have_equal_hashes_wherever_they_lie(keys: list[bytes | None], skipped: int) -> None:
+def test_equal_keys_have_equal_hashes_at_any_position(keys: list[bytes | None], skipped: int) -> None:
     array = pa.array([b"before"] * skipped + keys + [b"behind"], pa.binary())[skipped : skipped + len(keys)]
     alone = [int(key_hashes(pa.array([key], pa.binary()))[0]) for key in keys if key is not None]
     found = [h for h, key in zip(key_hashes(array).tolist(), keys, strict=True) if key is not None]
@@ -178,14 +178,14 @@ def test_equal_keys_have_equal_hashes_wherever_they_lie(keys: list[bytes | None]
 
 
 @pytest.mark.parametrize("text", ["user-{:08d}", "{:d}", "tenant-{:06d}-and-the-same-for-everybody-else", "{:0200d}"])
-def test_hashes_of_keys_that_are_alike_are_even(text: str) -> None:
+def test_hashes_of_similar_keys_are_evenly_distributed(text: str) -> None:
     keys = pa.array([text.format(n).encode() for n in range(20_000)], pa.binary())
     counts = np.bincount(key_hashes(keys) * 64 // HASHES, minlength=64)
     assert counts.min() > 200
     assert counts.max() < 430
 
 
-def test_bits_of_rows() -> None:
+def test_row_bitmaps_round_trip() -> None:
     bits = RowBits(1000)
     assert not bits
     chosen = np.array([0, 1, 8, 63, 500, 999, 63], np.int64)

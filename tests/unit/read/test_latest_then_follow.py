@@ -22,7 +22,7 @@ def state_and_follower(log: Log) -> tuple[dict[bytes | None, bytes | None], Foll
     return state, log.follow(0, start={0: latest.position})
 
 
-def test_what_is_appended_after_the_state_follows_it_and_nothing_else() -> None:
+def test_following_a_state_returns_exactly_the_later_appends() -> None:
     made = MadeLog()
     made.append(records("a=1 b=2 a=3 c=4"))
     state, follower = state_and_follower(log_of(made))
@@ -45,7 +45,7 @@ def test_the_state_of_an_empty_log_ends_at_its_start() -> None:
     assert next(log_of(made).follow(0, start={0: latest.position}))[1].offset == 0
 
 
-def test_the_position_is_of_the_version_that_was_read_where_an_older_one_was_collected() -> None:
+def test_the_position_belongs_to_the_version_read_if_an_older_one_was_deleted() -> None:
     made = MadeLog()
     made.append(records("a=1 b=2"))
     latest = log_of(made).latest(0)
@@ -57,7 +57,7 @@ def test_the_position_is_of_the_version_that_was_read_where_an_older_one_was_col
     assert latest.position.anchor.version == log_of(made).manifest(0).version
 
 
-def test_a_tombstone_that_went_between_state_and_follower_is_an_error_not_a_key_that_stays_for_ever() -> None:
+def test_a_tombstone_purged_between_state_and_follower_is_an_error_not_a_stale_key() -> None:
     made = MadeLog()
     made.append(records("a=1 b=2"))
     latest = log_of(made).latest(0)

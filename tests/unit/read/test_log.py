@@ -29,7 +29,7 @@ def made() -> MadeLog:
     return made
 
 
-def test_a_read_gives_every_record_in_order_as_it_was_written(made: MadeLog) -> None:
+def test_a_read_returns_every_record_unchanged_and_in_order(made: MadeLog) -> None:
     log = Log(made.store, "topics", "users")
     everything = [*records("a=1 b=1 a=2 c=1"), *records("_ _ b=2 a=3", 4), *records("d=1 b= =x", 8)]
     assert list(log.read()) == everything
@@ -37,7 +37,7 @@ def test_a_read_gives_every_record_in_order_as_it_was_written(made: MadeLog) -> 
     assert log.partitions() == [0]
 
 
-def test_headers_nulls_empty_keys_and_large_values_come_back(made: MadeLog) -> None:
+def test_headers_nulls_empty_keys_and_large_values_round_trip(made: MadeLog) -> None:
     batch = [
         Record(15, -1, CREATE_TIME, b"", b"", (("h", None), ("h", b""), ("", b"\xff")), 3),
         Record(16, 5, CREATE_TIME, b"\x00\xff", os.urandom(100_000)),
@@ -66,7 +66,7 @@ def test_a_position_outside_the_log_is_refused_before_anything_is_read(made: Mad
     assert list(log.read(from_offset=15)) == []
 
 
-def test_removed_offsets_are_the_position_of_the_next_that_is_there() -> None:
+def test_a_removed_offset_positions_at_the_next_existing_record() -> None:
     made = MadeLog()
     made.append([record(o, "k" if o < 38 else f"k{o}", "v") for o in range(36, 38)])
     made.append([record(38, "k", "v2"), record(39, "z", "v")])
@@ -76,7 +76,7 @@ def test_removed_offsets_are_the_position_of_the_next_that_is_there() -> None:
         assert offsets(log.read(from_offset=start)) == [38, 39]
 
 
-def test_a_timestamp_finds_the_first_record_in_offset_order_that_is_not_before_it() -> None:
+def test_a_timestamp_finds_the_first_record_at_or_after_it_in_offset_order() -> None:
     made = MadeLog()
     times = [100, 500, 300, 50, 400, 900, 20]
     made.append([record(o, "k", "v", timestamp=t) for o, t in enumerate(times[:4])])
@@ -101,7 +101,7 @@ def test_latest_leaves_out_deleted_and_keyless_records_and_keeps_offset_order(ma
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(6))
-def test_latest_of_a_dirty_log_is_the_fold_of_a_read(seed: int) -> None:
+def test_the_latest_state_of_a_dirty_log_is_the_fold_of_a_read(seed: int) -> None:
     random = Random(seed)
     made = MadeLog(codec=("zstandard", "snappy", "deflate", "null")[seed % 4])
     log = Log(made.store, "topics", "users")
@@ -130,7 +130,7 @@ def test_segments_that_cannot_match_are_not_opened(made: MadeLog) -> None:
     assert second.last_offset == 7
 
 
-def test_a_part_of_a_segment_is_fetched_by_the_blocks_that_hold_it() -> None:
+def test_a_part_of_a_segment_fetches_only_its_blocks() -> None:
     made = MadeLog(block_bytes=10_000)
     values = [os.urandom(1000).hex() for _ in range(200)]
     made.append([record(o, f"k{o}", v) for o, v in enumerate(values)])
@@ -151,7 +151,7 @@ def test_a_large_segment_is_streamed_in_ranges(codec: str) -> None:
     assert list(log.latest()) == batch
 
 
-def test_a_place_without_a_log_and_a_lost_manifest_are_said(made: MadeLog) -> None:
+def test_a_missing_log_and_a_lost_manifest_are_reported(made: MadeLog) -> None:
     log = Log(made.store, "topics", "nobody")
     with pytest.raises(TopicNotFound, match="topic `nobody` not found under"):
         log.partitions()
@@ -164,7 +164,7 @@ def test_a_place_without_a_log_and_a_lost_manifest_are_said(made: MadeLog) -> No
         Log(made.store, "topics", "users").read()
 
 
-def test_a_listed_object_that_is_missing_is_damage_and_not_a_race(made: MadeLog) -> None:
+def test_a_missing_listed_object_is_damage_and_not_a_race(made: MadeLog) -> None:
     entry = made.manifest.segments[1]
     made.store.delete(made.place.key(entry.name))
     found = Log(made.store, "topics", "users").read()

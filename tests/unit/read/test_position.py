@@ -36,17 +36,17 @@ LOG = Manifest(
 
 
 @pytest.mark.parametrize(("asked", "start"), [(None, 10), (10, 10), (17, 17), (50, 50)])
-def test_a_read_begins_where_it_is_told_or_at_the_log_start(asked: int | None, start: int) -> None:
+def test_a_read_starts_at_the_given_offset_or_the_log_start(asked: int | None, start: int) -> None:
     assert start_offset(LOG, asked) == start
 
 
 @pytest.mark.parametrize("asked", [-1, 0, 9, 51])
-def test_an_offset_outside_the_log_is_an_error_that_says_the_range(asked: int) -> None:
+def test_an_offset_outside_the_log_is_an_error_with_the_range(asked: int) -> None:
     with pytest.raises(OffsetOutOfRange, match=rf"offset {asked} is outside of the log, which has offsets \[10, 50\)"):
         start_offset(LOG, asked)
 
 
-def test_the_end_is_the_versions_end_or_what_was_asked() -> None:
+def test_a_read_ends_at_the_requested_end_or_the_versions_end() -> None:
     assert [end_offset(LOG, to) for to in (None, 20, 99)] == [50, 20, 50]
 
 
@@ -63,11 +63,11 @@ def test_the_segment_of_a_position_is_the_one_whose_range_holds_it() -> None:
     ]  # fmt: skip
 
 
-def test_a_reader_goes_on_in_a_newer_version() -> None:
+def test_a_reader_continues_in_a_newer_version() -> None:
     check_resumed(anchor_of(LOG), 10, replace(LOG, version=9, next_offset=80))
 
 
-def test_a_reader_that_the_log_start_overtook_is_told() -> None:
+def test_a_reader_overtaken_by_the_log_start_gets_an_error() -> None:
     newer = replace(LOG, log_start_offset=30)
     check_resumed(anchor_of(LOG), 30, newer)
     with pytest.raises(OffsetOutOfRange, match="log start moved to 30 before offset 29"):
@@ -82,7 +82,7 @@ def test_a_reader_that_the_log_start_overtook_is_told() -> None:
         (5, 40, 12, False),  # marked by a pass that the reader's first version had: no older record was ever seen
     ],
 )
-def test_a_purged_tombstone_hurts_only_who_had_still_needed_it(
+def test_a_purged_tombstone_affects_only_readers_that_still_needed_it(
     purged_epoch: int, purged_to: int, position: int, hole: bool
 ) -> None:
     newer = replace(LOG, purged_epoch=purged_epoch, purged_to=purged_to)
@@ -93,7 +93,7 @@ def test_a_purged_tombstone_hurts_only_who_had_still_needed_it(
         check_resumed(anchor_of(LOG), position, newer)
 
 
-def test_a_log_made_anew_is_not_the_one_that_was_read() -> None:
+def test_a_recreated_log_is_not_the_one_that_was_read() -> None:
     with pytest.raises(OffsetOutOfRange, match="created again"):
         check_resumed(anchor_of(LOG), 20, replace(LOG, log_id="other"))
 
@@ -109,13 +109,13 @@ PROMOTED = replace(
 )
 
 
-def test_a_promoted_log_serves_readers_of_the_one_that_it_goes_on_with() -> None:
+def test_a_promoted_log_serves_readers_of_the_log_it_continues() -> None:
     anchor = check_resumed(anchor_of(LOG), 50, PROMOTED)
     assert (anchor.log_id, anchor.last_pass_epoch, anchor.seen_to) == ("promoted", 5, 60)
     check_resumed(anchor, 60, PROMOTED)  # from now on it is a reader of this log: behind the old one's end too
 
 
-def test_a_reader_that_has_seen_more_than_the_promoted_log_has_is_told() -> None:
+def test_a_reader_ahead_of_the_promoted_log_gets_an_error() -> None:
     with pytest.raises(OffsetOutOfRange, match="continues the log id from offset 50, but this reader, at offset 51"):
         check_resumed(anchor_of(LOG), 51, PROMOTED)
     # At offset 20, of a version that ended at 52: offset 12 may have been left out there because of offset 51.
@@ -124,7 +124,7 @@ def test_a_reader_that_has_seen_more_than_the_promoted_log_has_is_told() -> None
         check_resumed(ahead, 20, PROMOTED)
 
 
-def test_passes_of_the_old_log_after_the_parting_do_not_count() -> None:
+def test_passes_of_the_old_log_after_the_branch_do_not_count() -> None:
     """Both logs gave the number 7 to a pass of their own: the new log's has marked what this reader still needs."""
     reader = anchor_of(replace(LOG, last_pass_epoch=8))
     with pytest.raises(OffsetOutOfRange, match="tombstones up to offset 40"):
@@ -132,7 +132,7 @@ def test_passes_of_the_old_log_after_the_parting_do_not_count() -> None:
     check_resumed(reader, 30, replace(PROMOTED, purged_epoch=6, purged_to=40))
 
 
-def test_a_version_that_ends_before_what_was_seen_is_a_replicas_that_is_behind() -> None:
+def test_a_version_ending_before_the_position_is_a_lagging_replicas() -> None:
     behind = replace(LOG, version=3, next_offset=45)
     with pytest.raises(
         OffsetOutOfRange, match="ends at offset 45, but this reader, at offset 20, has seen the log up to 50"
@@ -140,7 +140,7 @@ def test_a_version_that_ends_before_what_was_seen_is_a_replicas_that_is_behind()
         check_resumed(anchor_of(LOG), 20, behind)
 
 
-def test_who_goes_on_before_a_pass_does_not_know_it_any_more() -> None:
+def test_a_reader_positioned_before_a_pass_does_not_remember_the_pass() -> None:
     """There an older record of the key may still be read, whose tombstone the pass has marked."""
     anchor = check_resumed(anchor_of(LOG), 20, replace(LOG, version=3, last_pass_epoch=4))
     assert anchor.last_pass_epoch == 4
@@ -148,6 +148,6 @@ def test_who_goes_on_before_a_pass_does_not_know_it_any_more() -> None:
         check_resumed(anchor, 30, replace(LOG, version=9, last_pass_epoch=7, purged_epoch=5, purged_to=40))
 
 
-def test_a_log_that_is_not_in_the_lineage_is_another_one() -> None:
+def test_a_log_outside_the_lineage_is_another_log() -> None:
     with pytest.raises(OffsetOutOfRange, match="created again"):
         check_resumed(anchor_of(PROMOTED), 20, LOG)

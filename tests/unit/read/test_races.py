@@ -14,7 +14,7 @@ from tests.support.logs import MadeLog, latest_of, record, records
 from tests.support.meddling import MeddlingStore
 
 
-def test_an_ordered_read_goes_on_in_the_newest_version_when_its_objects_are_gone() -> None:
+def test_an_ordered_read_continues_in_the_newest_version_if_objects_were_deleted() -> None:
     made = MadeLog()
     made.append(records("a=1 b=1 c=1"))
     made.append(records("d=1 a=2 e=1", 3))
@@ -27,7 +27,7 @@ def test_an_ordered_read_goes_on_in_the_newest_version_when_its_objects_are_gone
     assert [r.offset for r in found] == [4, 5, 6, 7]
 
 
-def test_the_end_that_was_asked_for_stays_the_end() -> None:
+def test_the_requested_end_stays_the_end() -> None:
     made = MadeLog()
     made.append(records("a=1 b=1 c=1"))
     made.append(records("d=1 a=2 e=1", 3))
@@ -39,7 +39,7 @@ def test_the_end_that_was_asked_for_stays_the_end() -> None:
     assert [r.offset for r in found] == [1, 2, 4, 5]
 
 
-def test_a_reader_that_still_needed_a_purged_tombstone_is_told() -> None:
+def test_a_reader_that_still_needed_a_purged_tombstone_gets_an_error() -> None:
     made = MadeLog()
     made.append(records("k=old x=1"))
     made.append(records("k= y=1", 2))
@@ -53,7 +53,7 @@ def test_a_reader_that_still_needed_a_purged_tombstone_is_told() -> None:
         list(found)
 
 
-def test_a_reader_that_began_after_the_mark_does_not_need_the_tombstone() -> None:
+def test_a_reader_that_started_after_the_mark_does_not_need_the_tombstone() -> None:
     made = MadeLog()
     made.append(records("k=old x=1"))
     made.append(records("k= y=1", 2))
@@ -65,7 +65,7 @@ def test_a_reader_that_began_after_the_mark_does_not_need_the_tombstone() -> Non
     assert [r.offset for r in found] == [3]
 
 
-def test_a_snapshot_that_has_given_out_records_does_not_mix_versions() -> None:
+def test_a_snapshot_that_returned_records_does_not_mix_versions() -> None:
     made = MadeLog()
     made.append(records("a=1 b=1"))
     made.append(records("c=1 d=1", 2))
@@ -79,7 +79,7 @@ def test_a_snapshot_that_has_given_out_records_does_not_mix_versions() -> None:
     assert raised.value.retriable
 
 
-def test_a_snapshot_that_has_given_out_nothing_begins_again() -> None:
+def test_a_snapshot_that_returned_nothing_starts_again() -> None:
     made = MadeLog()
     made.append(records("a=1 b=1"))
     found = Log(made.store, "topics", "users").latest()
@@ -91,7 +91,7 @@ def test_a_snapshot_that_has_given_out_nothing_begins_again() -> None:
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(40))
-def test_whatever_happens_between_two_store_calls_a_read_is_a_state_that_existed(seed: int) -> None:
+def test_a_read_is_a_state_that_existed_whatever_happens_between_store_calls(seed: int) -> None:
     random = Random(seed)
     limits = ReadLimits(read_ahead_bytes=100, whole_bytes=random.choice((0, 10_000)))
     store = MeddlingStore()

@@ -69,7 +69,7 @@ def test_a_replica_is_read_and_verified_like_any_log(followed: Followed) -> None
     )
 
 
-def test_objects_that_came_before_their_manifest_are_no_sign_of_an_older_one(followed: Followed) -> None:
+def test_objects_ahead_of_their_manifest_do_not_mean_an_old_manifest(followed: Followed) -> None:
     followed.made.compact()
     followed.copy()
     found = followed.verify(followed.replica)
@@ -79,7 +79,7 @@ def test_objects_that_came_before_their_manifest_are_no_sign_of_an_older_one(fol
     assert {kind for kind, _ in followed.verify(followed.replica)} <= {FindingKind.REPLACED}
 
 
-def test_describe_says_who_follows_whom(followed: Followed) -> None:
+def test_describe_shows_source_and_replica(followed: Followed) -> None:
     replica = followed.session.manifest if followed.session else None
     assert replica is not None
     lines = "\n".join(manifest_lines(replica))
@@ -94,7 +94,7 @@ def test_describe_says_who_follows_whom(followed: Followed) -> None:
     assert "; holds version 5 until " in "\n".join(manifest_lines(pinned))
 
 
-def test_a_promoted_log_says_what_it_goes_on_with_and_is_sound(followed: Followed) -> None:
+def test_a_promoted_log_names_the_log_it_continues_and_is_sound(followed: Followed) -> None:
     assert followed.session is not None
     upload = new_name(5, 40, Role.SINK, Random(3))  # of a round that came to nothing
     followed.replica.put(followed.place.key(str(upload)), b"x", Create())
@@ -105,7 +105,7 @@ def test_a_promoted_log_says_what_it_goes_on_with_and_is_sound(followed: Followe
     assert {kind for kind, _ in followed.verify(followed.replica)} == {FindingKind.ORPHAN}
 
 
-def test_a_replicas_manifest_is_not_repaired_by_the_way(followed: Followed) -> None:
+def test_a_replicas_manifest_is_not_repaired_implicitly(followed: Followed) -> None:
     place, store = followed.place, followed.replica
     store.delete(place.manifest_key)
     with pytest.raises(LogError, match="was the replica `dr` of s3://log/topics; replication recreates its manifest"):
@@ -116,7 +116,7 @@ def test_a_replicas_manifest_is_not_repaired_by_the_way(followed: Followed) -> N
     assert followed.verify(store) == []
 
 
-def test_a_replica_without_versions_is_known_by_what_lies_beside_its_topics(followed: Followed) -> None:
+def test_an_unversioned_replica_is_recognised_by_its_marker_objects(followed: Followed) -> None:
     assert REPLICA_DOCUMENT == ENABLEMENT_NAME
     store = MemoryStore()
     for info in list(followed.replica.list("")):
@@ -128,7 +128,7 @@ def test_a_replica_without_versions_is_known_by_what_lies_beside_its_topics(foll
         plan_repair(store, followed.place, clock=followed.made.clock, random=Random(1))
 
 
-def test_where_the_source_is_lost_a_repair_makes_a_log_of_its_own(followed: Followed) -> None:
+def test_a_repair_of_a_replica_whose_source_is_lost_makes_a_new_log(followed: Followed) -> None:
     place, store, clock = followed.place, followed.replica, followed.made.clock
     store.delete(place.manifest_key)
     plan = plan_repair(store, place, clock=clock, random=Random(1), base="version")

@@ -12,7 +12,7 @@ from keyfold.replicas.after_run import ENTRY_POINTS, load_open_rounds
 from keyfold_replicator.cli.after_run import open_rounds
 
 
-def test_the_replicator_of_this_installation_provides_the_rounds() -> None:
+def test_the_installed_replicator_provides_the_rounds() -> None:
     assert load_open_rounds() is open_rounds
 
 
@@ -20,7 +20,7 @@ def test_the_replicator_of_this_installation_provides_the_rounds() -> None:
     ("installed", "message"),
     [((), "no installed package can replicate"), (("a:b", "c:d"), "more than one package can replicate: a:b, c:d")],
 )
-def test_none_or_several_are_an_error_of_the_key_that_asks_for_them(
+def test_a_missing_or_ambiguous_provider_is_an_error_of_its_key(
     installed: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = EntryPoints(EntryPoint("replica", value, ENTRY_POINTS) for value in installed)

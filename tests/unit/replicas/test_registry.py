@@ -44,7 +44,7 @@ def is_put(call: Call) -> bool:
 # Registrations
 
 
-def test_what_was_registered_is_found_by_name_and_among_all() -> None:
+def test_a_registration_is_found_by_name_and_in_the_list() -> None:
     store = memory()
     made = registry(store).add(replica("dr", topics="users,orders"))
     registry(store, 1).add(replica("archive"))
@@ -68,7 +68,7 @@ def test_a_name_is_registered_once() -> None:
         registry(store, 1).add(Registration("dr", {"s3.bucket.name": "elsewhere"}))
 
 
-def test_two_names_for_one_place_are_refused() -> None:
+def test_two_names_for_one_location_are_refused() -> None:
     store = memory()
     registry(store).add(replica())
     with pytest.raises(AlreadyRegistered, match="as the replica `dr`"):
@@ -78,7 +78,7 @@ def test_two_names_for_one_place_are_refused() -> None:
         registry(store, 3).edit("third", {"s3.bucket.name": "bucket-dr"})
 
 
-def test_the_same_bucket_at_another_endpoint_is_another_place() -> None:
+def test_the_same_bucket_at_another_endpoint_is_another_location() -> None:
     store = memory()
     registry(store).add(replica())
     registry(store, 1).add(
@@ -87,7 +87,7 @@ def test_the_same_bucket_at_another_endpoint_is_another_place() -> None:
     assert len(registry(store).all()) == 2
 
 
-def test_editing_keeps_what_was_not_named_and_takes_away_what_is_none() -> None:
+def test_editing_keeps_omitted_fields_and_clears_those_set_to_none() -> None:
     store = memory()
     registry(store).add(replica(s3_region="eu-west-1", topics="users"))
     edited = registry(store, 1).edit("dr", {"topics": None, "topics.regex": "u.*"})
@@ -95,7 +95,7 @@ def test_editing_keeps_what_was_not_named_and_takes_away_what_is_none() -> None:
     assert registry(store).load("dr") == edited
 
 
-def test_a_name_that_comes_to_stand_for_another_place_has_received_nothing() -> None:
+def test_a_name_moved_to_another_location_has_received_nothing() -> None:
     store = memory()
     before = registry(store).add(replica())
     same = registry(store, 1).edit("dr", {"topics": "users"})
@@ -106,7 +106,7 @@ def test_a_name_that_comes_to_stand_for_another_place_has_received_nothing() -> 
     assert again.hold_name not in {before.hold_name, moved.hold_name}
 
 
-def test_pause_and_resume_are_remembered_and_change_nothing_twice() -> None:
+def test_pause_and_resume_are_stored_and_idempotent() -> None:
     store = memory()
     registry(store).add(replica())
     paused = registry(store, 1).pause("dr")
@@ -116,7 +116,7 @@ def test_pause_and_resume_are_remembered_and_change_nothing_twice() -> None:
     assert not registry(store, 3).resume("dr").is_paused
 
 
-def test_what_is_not_registered_is_said_to_be_so() -> None:
+def test_an_unregistered_name_is_reported() -> None:
     store = memory()
     for ask in (ReplicaRegistry.load, ReplicaRegistry.pause, ReplicaRegistry.resume, ReplicaRegistry.remove):
         with pytest.raises(NotRegistered, match="no replica `dr`"):
@@ -125,7 +125,7 @@ def test_what_is_not_registered_is_said_to_be_so() -> None:
         registry(store).edit("dr", {"topics": "users"})
 
 
-def test_a_removed_replica_is_gone_with_its_status() -> None:
+def test_removing_a_replica_removes_its_status() -> None:
     store = memory()
     registry(store).add(replica())
     store.put("topics/_replicas/dr/status.json", b"{}", Create())
@@ -135,7 +135,7 @@ def test_a_removed_replica_is_gone_with_its_status() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a/b", ".hidden", "ü", "x" * 65, "a b"])
-def test_names_are_parts_of_keys(name: str) -> None:
+def test_replica_names_must_be_valid_in_object_keys(name: str) -> None:
     with pytest.raises(ConfigError, match="`name`"):
         registry(memory()).add(Registration(name, {"s3.bucket.name": "b"}))
 
@@ -210,7 +210,7 @@ def test_fields_of_a_newer_version_are_kept() -> None:
     assert json.loads(store.get(key).data)["priority"] == 3
 
 
-def test_what_cannot_be_read_is_not_passed_over() -> None:
+def test_an_unreadable_registration_is_not_ignored() -> None:
     store = memory()
     registry(store).add(replica())
     store.put(registration_key(DIR, "broken"), b"{}", Create())
@@ -218,7 +218,7 @@ def test_what_cannot_be_read_is_not_passed_over() -> None:
         registry(store).all()
 
 
-def test_a_registration_under_anothers_key_is_refused() -> None:
+def test_a_registration_under_another_replicas_key_is_refused() -> None:
     store = memory()
     registry(store).add(replica())
     data = store.get(registration_key(DIR, "dr")).data
@@ -227,13 +227,13 @@ def test_a_registration_under_anothers_key_is_refused() -> None:
         registry(store).load("copy")
 
 
-def test_a_lost_answer_registers_once() -> None:
+def test_a_registration_with_a_lost_answer_happens_once() -> None:
     store = FaultyStore(memory(), [Fault(is_put, FaultKind.LOST_ANSWER)])
     made = registry(store).add(replica())
     assert registry(store).load("dr") == made
 
 
-def test_a_change_is_not_made_again_over_a_later_one() -> None:
+def test_a_change_with_a_lost_answer_does_not_overwrite_a_later_one() -> None:
     """The answer to a pause is lost, somebody resumes meanwhile, and the repeated pause must not win over that."""
     inner = memory()
     registry(inner).add(replica())
@@ -247,7 +247,7 @@ def test_a_change_is_not_made_again_over_a_later_one() -> None:
     assert not registry(inner).load("dr").is_paused
 
 
-def test_a_store_that_stays_away_says_what_is_unknown() -> None:
+def test_an_unavailable_store_reports_what_is_unknown() -> None:
     store = FaultyStore(memory(), [Fault(is_put, FaultKind.UNAVAILABLE, times=10**6)])
     with pytest.raises(StoreUnavailable, match="no certain answer"):
         registry(store).add(replica())
@@ -260,11 +260,11 @@ def book(store: ObjectStore, seed: int = 0) -> EnablementStore:
     return EnablementStore(store, DIR, ManualClock(), Random(seed))
 
 
-def test_nothing_is_enabled_where_nobody_has_said_so() -> None:
+def test_compaction_is_disabled_by_default() -> None:
     assert book(memory()).load().entry("users") is None
 
 
-def test_a_topics_own_entry_wins_over_the_one_for_all() -> None:
+def test_a_topics_own_entry_overrides_the_one_for_all() -> None:
     store = memory()
     book(store).enable(1)
     book(store, 1).disable(1, "users")
@@ -279,14 +279,14 @@ def test_a_topics_own_entry_wins_over_the_one_for_all() -> None:
     assert book(store).load().compaction.keys() == {ALL_TOPICS, "users"}
 
 
-def test_enabling_what_is_enabled_writes_nothing_but_a_newer_format_does() -> None:
+def test_enabling_twice_writes_nothing_unless_the_format_is_newer() -> None:
     store = memory()
     first = book(store).enable(1)
     assert book(store, 1).enable(1).version == first.version
     assert book(store, 2).enable(2).version == first.version + 1
 
 
-def test_an_enablement_that_cannot_be_read_enables_nothing_silently() -> None:
+def test_an_unreadable_enablement_is_an_error() -> None:
     store = memory()
     store.put("topics/_replica.json", b'{"version": 1, "changes": [], "compaction": {"*": {"enabled": 1}}}', Create())
     with pytest.raises(DocumentUnreadable, match=r"_replica\.json"):
@@ -295,7 +295,7 @@ def test_an_enablement_that_cannot_be_read_enables_nothing_silently() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(["pause", "resume", "edit"]), max_size=6), st.integers(0, 2**16))
-def test_every_change_is_made_whatever_the_store_answers(asked: list[str], seed: int) -> None:
+def test_every_change_succeeds_for_any_store_answers(asked: list[str], seed: int) -> None:
     random = Random(seed)
     inner = memory()
     registry(inner).add(replica())

@@ -30,7 +30,7 @@ URL = "s3://bucket/topics"
         (["users", "-b", "a:1", "--max-records-per-second", "0"], "0"),
     ],
 )
-def test_a_wrong_call_is_said_in_one_line(
+def test_a_usage_error_is_reported_in_one_line(
     options: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run(["restore", URL, *options]) == 2
@@ -43,7 +43,7 @@ def test_help_has_an_example() -> None:
     assert run(["restore", "--help"]) == 0
 
 
-def test_without_the_kafka_client_it_says_what_to_install() -> None:
+def test_a_missing_kafka_client_is_reported_with_what_to_install() -> None:
     program = (
         "import sys; sys.modules['confluent_kafka'] = None; from keyfold.cli import main; "
         f"main(['restore', {URL!r}, 'users', '-b', 'a:1'])"

@@ -34,7 +34,7 @@ def calls_of(*, latest: bool) -> list[Call]:
 
 
 @pytest.mark.parametrize("latest", [False, True])
-def test_every_fault_of_every_call(latest: bool, sharded: Sharded) -> None:
+def test_a_restore_survives_every_fault_of_every_call(latest: bool, sharded: Sharded) -> None:
     faults = list(every_fault(calls_of(latest=latest)))
     assert len(faults) > 80
     for number, fault in sharded(list(enumerate(faults))):
@@ -74,7 +74,7 @@ def _survive(fault: Fault, seed: int, *, latest: bool) -> None:
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(30))
-def test_a_store_that_fails_again_and_again_and_runs_that_die(seed: int) -> None:
+def test_a_restore_survives_repeated_store_failures_and_crashes(seed: int) -> None:
     random = Random(seed)
     clock, topic = ManualClock(), FakeTopic(random=random, lag=random.randrange(5))
     log = made(clock, TEXT, segments=3)
@@ -96,7 +96,7 @@ def test_a_store_that_fails_again_and_again_and_runs_that_die(seed: int) -> None
     assert bare(topic.log(0)) == bare(of_log(log))
 
 
-def test_a_paused_run_that_wakes_after_it_was_taken_over_sends_nothing_more() -> None:
+def test_a_suspended_run_sends_nothing_after_a_takeover() -> None:
     clock, topic = ManualClock(), FakeTopic(lag=0)
     log = made(clock, TEXT, segments=1)
     woken = False
@@ -116,7 +116,7 @@ def test_a_paused_run_that_wakes_after_it_was_taken_over_sends_nothing_more() ->
     assert run(log, topic, clock, request(), seed=3).results[0].was_finished
 
 
-def test_windows_in_force() -> None:
+def test_later_windows_cut_earlier_ones() -> None:
     def window(number: int, base: int, *offsets: int, finished: bool = False) -> Window:
         from numpy import array, int64
 

@@ -50,7 +50,7 @@ ROWS: list[Row] = [
 ]
 
 
-def test_what_a_channel_is_given_lands_in_order_and_is_read_back_the_same(servers: str) -> None:
+def test_records_sent_through_a_channel_are_read_back_in_order(servers: str) -> None:
     target = target_of(servers)
     assert target.ends(1).end_offset == 0
     channel = target.channel(1, 0)
@@ -62,7 +62,7 @@ def test_what_a_channel_is_given_lands_in_order_and_is_read_back_the_same(server
     assert [(r.offset, r.timestamp, r.key, r.value, list(r.headers) or None) for r in found] == ROWS
 
 
-def test_a_channel_takes_nothing_once_its_time_is_over(servers: str) -> None:
+def test_a_channel_accepts_nothing_after_its_deadline(servers: str) -> None:
     channel = target_of(servers).channel(0, 0)
     assert channel.send(ROWS, 0.0) == 0
     assert channel.send(ROWS, FOREVER) == 4
@@ -70,7 +70,7 @@ def test_a_channel_takes_nothing_once_its_time_is_over(servers: str) -> None:
     channel.close()
 
 
-def test_a_record_of_somebody_else_stops_the_channel(mock: Producer, servers: str) -> None:
+def test_a_foreign_record_stops_the_channel(mock: Producer, servers: str) -> None:
     mock.produce("t", b"foreign", partition=2)
     assert mock.flush(10) == 0
     channel = target_of(servers).channel(2, 0)
@@ -82,7 +82,7 @@ def test_a_record_of_somebody_else_stops_the_channel(mock: Producer, servers: st
     assert channel.close()
 
 
-def test_a_record_that_is_too_large_is_refused_with_its_place(servers: str) -> None:
+def test_a_record_that_is_too_large_is_refused_with_its_offset(servers: str) -> None:
     channel = target_of(servers).channel(3, 0)
     with pytest.raises(RecordRefused, match="size too large") as caught:
         send(channel, [*ROWS, (4, 1, b"k", b"x" * 300_000, None)])
@@ -90,7 +90,7 @@ def test_a_record_that_is_too_large_is_refused_with_its_place(servers: str) -> N
     channel.close()
 
 
-def test_a_broker_that_is_not_there_is_an_error_that_may_pass() -> None:
+def test_an_unavailable_broker_is_a_retriable_error() -> None:
     channel = target_of("127.0.0.1:9", send_s=0.3).channel(0, 0)
     send(channel, ROWS)
     with pytest.raises(KafkaUnavailable):
@@ -100,7 +100,7 @@ def test_a_broker_that_is_not_there_is_an_error_that_may_pass() -> None:
         cluster.ends("t", [0])
 
 
-def test_reading_ends_where_it_is_told_to(servers: str) -> None:
+def test_reading_ends_at_the_given_offset(servers: str) -> None:
     target = target_of(servers)
     channel = target.channel(0, 0)
     send(channel, ROWS)
@@ -110,7 +110,7 @@ def test_reading_ends_where_it_is_told_to(servers: str) -> None:
     assert list(read_topic(settings, "t", 0, 2, 2)) == []
 
 
-def test_settings_as_kafkas_own_tools_take_them(tmp_path: Path) -> None:
+def test_settings_are_accepted_as_by_kafkas_own_tools(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text(
         "bootstrap.servers=elsewhere:9092\nsecurity.protocol=SASL_SSL\nsasl.mechanism=PLAIN\n"
@@ -138,20 +138,20 @@ def test_settings_as_kafkas_own_tools_take_them(tmp_path: Path) -> None:
         ("bootstrap.servers=a:1\nacks=1", "`acks`: cannot be set"),
     ],
 )
-def test_settings_that_cannot_be_used(tmp_path: Path, text: str, said: str) -> None:
+def test_unusable_settings_are_refused(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "client.properties"
     file.write_text(text)
     with pytest.raises(ConfigError, match=said):
         client_settings(None, file, owned=OWNED)
 
 
-def test_a_key_that_the_client_does_not_know_is_named_and_no_secret_is_repeated() -> None:
+def test_an_unknown_client_key_is_named_without_showing_a_secret() -> None:
     with pytest.raises(ConfigError, match=r"`ssl\.bogus`") as caught:
         KafkaCluster({**client_settings("a:1"), "sasl.password": "hushhush", "ssl.bogus": "hushhush"})
     assert "hushhush" not in str(caught.value)
 
 
-def test_compression_is_the_users_else_the_topics_else_lz4() -> None:
+def test_compression_defaults_to_the_topics_and_then_to_lz4() -> None:
     def topic(kept: str) -> TargetTopic:
         return TargetTopic("t", "", "", 1, {"compression.type": kept})
 

@@ -19,7 +19,7 @@ from tests.support.logs import MadeLog, records
 from tests.unit.restore.test_restore import SMALL, bare, made, of_log, run
 
 
-def test_a_renewed_lease_is_fresh_from_when_the_renewal_was_sent() -> None:
+def test_a_renewed_lease_counts_from_the_sending_of_the_renewal() -> None:
     clock = ManualClock()
     slow = FaultyStore(MemoryStore(clock=clock), on_call=lambda call: clock.advance(4_000))
     lease = Lease(slow, "lease.json", holder="first", clock=clock, random=Random(1))
@@ -30,12 +30,12 @@ def test_a_renewed_lease_is_fresh_from_when_the_renewal_was_sent() -> None:
     assert lease.hold() == sent_s + lease.lease_s * FRESH_SHARE
 
 
-def test_what_is_handed_over_lands_or_is_given_up_within_the_lease() -> None:
+def test_records_handed_to_the_client_land_or_expire_within_the_lease() -> None:
     assert FRESH_SHARE + SEND_SHARE < 1
     assert RENEW_SHARE < FRESH_SHARE
 
 
-def test_a_lease_that_is_longer_than_the_next_runs_is_waited_for_to_its_end() -> None:
+def test_a_lease_longer_than_the_next_runs_is_waited_for_to_its_end() -> None:
     clock = ManualClock()
     store = MemoryStore(clock=clock)
     Lease(store, "lease.json", holder="first", clock=clock, random=Random(1), lease_s=120).acquire()
@@ -45,7 +45,7 @@ def test_a_lease_that_is_longer_than_the_next_runs_is_waited_for_to_its_end() ->
     assert clock.monotonic_s() >= taken_s + 120
 
 
-def test_what_a_dead_run_had_under_way_lands_before_the_next_one_looks() -> None:
+def test_a_dead_runs_records_in_flight_land_before_the_next_run_checks() -> None:
     """The lease is over, and the broker takes the dead producer's records only now."""
     topic = FakeTopic(lag=4, dies_at=5)
     clock = Landing(topic)
@@ -76,7 +76,7 @@ class Landing(ManualClock):
         self._topic.channels[0].land(count)
 
 
-def test_a_window_whose_segment_goes_away_halfway_is_gone_on_with_where_it_stopped() -> None:
+def test_a_window_whose_segment_is_deleted_midway_continues_where_it_stopped() -> None:
     clock, topic = ManualClock(), FakeTopic()
     log = MadeLog(store=MemoryStore(clock=clock), place=Place("topics", "users", 0), clock=clock, codec="null")
     text = " ".join(f"k{n % 1990}={n}" for n in range(2000))

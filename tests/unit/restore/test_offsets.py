@@ -20,7 +20,7 @@ from tests.support.fake_topic import FakeTopic
 from tests.unit.restore.test_restore import SMALL, made, restore, run
 
 
-def test_both_forms_and_back() -> None:
+def test_offsets_files_round_trip_in_both_forms() -> None:
     one = "users,0,5\nusers,1,0\n"
     many = '"group, one",users,0,5\ng2,users,1,7\n'
     assert parse_offsets(one, "f") == [GroupOffset(None, "users", 0, 5), GroupOffset(None, "users", 1, 0)]
@@ -31,7 +31,7 @@ def test_both_forms_and_back() -> None:
 
 
 @pytest.mark.parametrize("text", ["users,0", "users,x,5", "users,0,-5", "a,b,c,d,e", ",0,5", "g,users,0,1\nusers,0,1"])
-def test_other_files_are_refused_with_the_line(text: str) -> None:
+def test_invalid_offsets_files_are_refused_with_the_line(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_offsets(text, "old.csv")
 
@@ -69,7 +69,7 @@ def test_every_offset_is_where_its_record_landed(pieces: list[list[int]], cuts: 
     assert found == {c: base + sum(o < c for o in landed) for c in range(63)}
 
 
-def test_rows_of_other_topics_are_left_out_and_unknown_partitions_refused() -> None:
+def test_rows_of_other_topics_are_ignored_and_unknown_partitions_refused() -> None:
     clock, topic = ManualClock(), FakeTopic()
     log = made(clock, "a=1 _ b=2 c=3 _ _")
     request = RestoreRequest("restored", settings=SMALL)

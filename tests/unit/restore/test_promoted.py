@@ -71,7 +71,7 @@ def dying(
     topic.dies_at = None
 
 
-def test_a_run_that_has_seen_more_than_the_promoted_log_has_is_not_gone_on_from_there() -> None:
+def test_a_run_ahead_of_the_promoted_log_cannot_be_continued() -> None:
     """b=2 was left out, for b=9 was coming; the promoted log has never had b=9, and its b=2 is behind the position."""
     clock, topic, journal = ManualClock(), FakeTopic(lag=0), MemoryStore()
     log = made(clock, "a=1 b=2 c=3 d=4 e=5", segments=2)
@@ -91,7 +91,7 @@ def test_a_run_that_has_seen_more_than_the_promoted_log_has_is_not_gone_on_from_
 
 
 @pytest.mark.parametrize("behind", range(1, 4))
-def test_a_run_that_has_gone_on_in_the_promoted_log_is_gone_on_from_behind_the_old_ones_end(behind: int) -> None:
+def test_a_run_in_the_promoted_log_continues_after_the_old_logs_end(behind: int) -> None:
     clock, topic, journal = ManualClock(), FakeTopic(lag=0), MemoryStore()
     log = made(clock, "a=1 b=2 c=3 d=4 e=5", segments=2)
     copy = promoted_copy(log, clock)
@@ -105,7 +105,7 @@ def test_a_run_that_has_gone_on_in_the_promoted_log_is_gone_on_from_behind_the_o
 
 
 @pytest.mark.parametrize(("since", "is_needed"), [("g=7 c=", True), ("g=7", False)])
-def test_the_latest_state_needs_no_tombstone_of_before_its_plan_in_the_promoted_log_either(
+def test_in_a_promoted_log_the_latest_state_needs_no_tombstone_from_before_its_plan(
     since: str, *, is_needed: bool
 ) -> None:
     """b was deleted when the plan was made, so that it was left out; the promoted log has cleaned that away since."""
@@ -141,7 +141,7 @@ def window(number: int, run: int, seen_to: int | None) -> Window:
         ([1, 1, 3, 2, 3, 1], 4),
     ],
 )
-def test_the_newest_run_says_what_was_seen_also_where_an_older_ones_window_came_late(
+def test_the_newest_run_determines_the_position_even_if_an_older_window_landed_late(
     runs: list[int], newest: int
 ) -> None:
     clock = ManualClock()
@@ -155,7 +155,7 @@ def test_the_newest_run_says_what_was_seen_also_where_an_older_ones_window_came_
     assert found.seen_to == 100 + newest
 
 
-def test_a_window_carries_what_was_known_of_the_log_and_one_without_it_can_be_read() -> None:
+def test_a_window_records_the_logs_identity_and_older_windows_are_readable() -> None:
     read = Window.decode(window(4, 1, 77).encode())
     assert read.anchor == Anchor("log", 3, 2)
     assert read.anchor is not None

@@ -65,7 +65,7 @@ def of_log(log: MadeLog) -> list[Record | None]:
 SMALL = RestoreSettings(window_records=2)
 
 
-def test_everything_lands_once_and_a_rerun_writes_nothing() -> None:
+def test_every_record_is_restored_once_and_a_rerun_writes_nothing() -> None:
     clock, topic = ManualClock(), FakeTopic()
     log = made(clock)
     outcome = run(log, topic, clock, RestoreRequest("users", settings=SMALL))
@@ -80,7 +80,7 @@ def test_everything_lands_once_and_a_rerun_writes_nothing() -> None:
 @pytest.mark.sharded
 @pytest.mark.parametrize("at", range(1, 7))
 @pytest.mark.parametrize("seed", range(4))
-def test_a_run_that_dies_is_gone_on_from_without_repeating_or_losing(at: int, seed: int) -> None:
+def test_a_crashed_run_is_continued_without_repeating_or_losing_records(at: int, seed: int) -> None:
     clock = ManualClock()
     topic = FakeTopic(random=Random(seed), lag=3, dies_at=at)
     log = made(clock)
@@ -95,7 +95,7 @@ def test_a_run_that_dies_is_gone_on_from_without_repeating_or_losing(at: int, se
     assert outcome.results[0].records == 6
 
 
-def test_the_next_run_waits_for_a_dead_ones_lease_and_a_living_one_is_left_alone() -> None:
+def test_the_next_run_waits_for_a_dead_runs_lease_and_refuses_beside_a_live_one() -> None:
     clock = ManualClock()
     topic = FakeTopic(dies_at=3)
     log = made(clock)
@@ -127,7 +127,7 @@ class Renewing(ManualClock):
         self._holder._renew()
 
 
-def test_records_that_compaction_removes_between_two_runs_are_not_missed_by_the_state() -> None:
+def test_records_compacted_between_two_runs_do_not_change_the_final_state() -> None:
     for at in range(1, 9):
         clock = ManualClock()
         topic = FakeTopic(random=Random(at), lag=2, dies_at=at)
@@ -159,7 +159,7 @@ def test_a_tombstone_that_was_purged_before_it_was_restored_is_an_error() -> Non
         run(log, topic, clock, seed=2)
 
 
-def test_somebody_elses_records_are_found_before_and_after_a_death() -> None:
+def test_foreign_records_are_detected_before_and_after_a_crash() -> None:
     clock, topic = ManualClock(), FakeTopic()
     log = made(clock)
     topic.foreign(0)
@@ -192,7 +192,7 @@ def test_somebody_elses_records_are_found_before_and_after_a_death() -> None:
         run(log, topic, clock, seed=5)
 
 
-def test_a_target_that_lost_what_it_had_is_refused() -> None:
+def test_a_target_that_lost_records_is_refused() -> None:
     clock, topic = ManualClock(), FakeTopic(lag=0, dies_at=5)
     log = made(clock)
     topic.foreign(0)
@@ -206,7 +206,7 @@ def test_a_target_that_lost_what_it_had_is_refused() -> None:
         run(log, topic, clock, request, seed=2)
 
 
-def test_ends_by_offset_by_time_and_by_count() -> None:
+def test_a_restore_ends_by_offset_by_time_or_by_count() -> None:
     clock = ManualClock()
     log = made(clock, "a=1 b=2 _ c=3 b=4 d=5")
     for number, (selection, expected) in enumerate((
@@ -223,7 +223,7 @@ def test_ends_by_offset_by_time_and_by_count() -> None:
         assert bare(topic.log(0)) == bare(of_log(log))[:expected]
 
 
-def test_an_end_that_was_asked_for_stays_what_it_was_when_the_log_grows() -> None:
+def test_a_requested_end_stays_fixed_when_the_log_grows() -> None:
     clock, topic = ManualClock(), FakeTopic(lag=0, dies_at=2)
     log = made(clock, "a=1 b=2 c=3")
     request = RestoreRequest("users", RestoreSelection(to_timestamp=99_000))
@@ -236,14 +236,14 @@ def test_an_end_that_was_asked_for_stays_what_it_was_when_the_log_grows() -> Non
     assert [r.key for r in topic.log(0) if r] == [b"a", b"b", b"c"]
 
 
-def test_the_latest_state_alone() -> None:
+def test_only_the_latest_state_is_restored() -> None:
     clock, topic = ManualClock(), FakeTopic()
     log = made(clock, "a=1 b=2 a= c=3 b=4 d=5 =6")
     run(log, topic, clock, RestoreRequest("users", RestoreSelection(latest=True)))
     assert [(r.key, r.value) for r in topic.log(0) if r] == [(b"c", b"3"), (b"b", b"4"), (b"d", b"5")]
 
 
-def test_the_latest_state_of_a_run_that_died_deletes_what_was_deleted_since() -> None:
+def test_continuing_a_latest_state_restore_deletes_keys_deleted_since() -> None:
     for at in range(1, 5):
         clock, topic = ManualClock(), FakeTopic(lag=1, dies_at=at, random=Random(at))
         log = made(clock, "a=1 b=2 c=3 d=4")
@@ -260,7 +260,7 @@ def test_the_latest_state_of_a_run_that_died_deletes_what_was_deleted_since() ->
         assert state == {b"b": b"9", b"c": b"3", b"d": b"4", b"e": b"1"}
 
 
-def test_a_finished_restore_goes_on_when_it_is_asked_to() -> None:
+def test_a_finished_restore_continues_on_request() -> None:
     clock, topic = ManualClock(), FakeTopic()
     log = made(clock)
     run(log, topic, clock)
@@ -274,7 +274,7 @@ def test_a_finished_restore_goes_on_when_it_is_asked_to() -> None:
         run(log, topic, clock, RestoreRequest("users", goes_on=True))
 
 
-def test_other_options_than_it_was_begun_with_are_refused() -> None:
+def test_continuing_a_restore_with_other_options_is_refused() -> None:
     clock, topic = ManualClock(), FakeTopic()
     log = made(clock)
     run(log, topic, clock)
@@ -282,7 +282,7 @@ def test_other_options_than_it_was_begun_with_are_refused() -> None:
         run(log, topic, clock, RestoreRequest("users", RestoreSelection(latest=True)))
 
 
-def test_a_topic_that_was_made_anew_is_another_restore() -> None:
+def test_a_recreated_topic_is_another_restore() -> None:
     clock = ManualClock()
     log = made(clock)
     run(log, FakeTopic(), clock)
@@ -291,7 +291,7 @@ def test_a_topic_that_was_made_anew_is_another_restore() -> None:
     assert len(topic.log(0)) == 6
 
 
-def test_several_partitions_each_by_itself() -> None:
+def test_each_partition_is_restored_independently() -> None:
     clock, topic = ManualClock(), FakeTopic(count=3)
     store = MemoryStore(clock=clock)
     logs = [made(clock, text, 1, number, store) for number, text in enumerate(("a=1 b=2", "c=3", "d=4 e=5 f=6"))]
@@ -344,7 +344,7 @@ def hazards(
     return found
 
 
-def test_what_would_go_wrong_is_said_before_anything_is_written() -> None:
+def test_hazards_are_reported_before_anything_is_written() -> None:
     clock = ManualClock()
     now = clock.now_ms()
     log = MadeLog(store=MemoryStore(clock=clock), clock=clock)
@@ -384,7 +384,7 @@ def test_another_number_of_partitions_is_refused() -> None:
     run(made(clock), topic, clock, RestoreRequest("users", partition_count=2))
 
 
-def test_a_state_at_a_moment_that_was_compacted_away_is_warned_of() -> None:
+def test_restoring_a_compacted_past_state_is_warned_about() -> None:
     clock = ManualClock()
     log = made(clock, "a=1 b=2 a=3 c=4")
     log.compact()
@@ -392,7 +392,7 @@ def test_a_state_at_a_moment_that_was_compacted_away_is_warned_of() -> None:
     assert "compacted-beyond" not in hazards(log, {}, clock)
 
 
-def test_the_source_offset_in_a_header() -> None:
+def test_the_source_offset_is_added_as_a_header() -> None:
     clock, topic = ManualClock(), FakeTopic(dies_at=4, lag=1)
     log = made(clock)
     request = RestoreRequest("users", settings=replace(SMALL, offset_header="source-offset"))
@@ -404,7 +404,7 @@ def test_the_source_offset_in_a_header() -> None:
     assert [r.headers for r in topic.log(0) if r] == [(("source-offset", b"%d" % n),) for n in range(6)]
 
 
-def test_a_failure_that_passes_is_gone_on_from_in_the_same_run() -> None:
+def test_a_temporary_failure_is_retried_in_the_same_run() -> None:
     clock, topic = ManualClock(), FakeTopic(lag=2)
     log = made(clock)
 
@@ -420,7 +420,7 @@ def test_a_failure_that_passes_is_gone_on_from_in_the_same_run() -> None:
     assert bare(topic.log(0)) == bare(of_log(log))
 
 
-def test_to_offsets_as_they_are_given() -> None:
+def test_to_offsets_are_parsed() -> None:
     assert parse_to_offsets(("15", "2:7")) == {EVERY: 15, 2: 7}
     for wrong in (("x",), ("1:",), ("a:1",), ("1", "2")):
         with pytest.raises(ConfigError):
@@ -429,7 +429,7 @@ def test_to_offsets_as_they_are_given() -> None:
         RestoreSelection(to_offsets={0: 1}, latest=True)
 
 
-def test_a_partition_that_the_log_got_later_is_named_and_continue_takes_it_in() -> None:
+def test_a_partition_added_later_is_named_and_restored_by_continue() -> None:
     clock, topic = ManualClock(), FakeTopic(lag=0, count=2)
     store = MemoryStore(clock=clock)
     log = made(clock, "a=1 b=2", store=store)
@@ -460,7 +460,7 @@ def test_a_partition_that_the_log_got_later_is_named_and_continue_takes_it_in() 
 
 
 @pytest.mark.parametrize("selection", [RestoreSelection(), RestoreSelection(latest=True)])
-def test_a_partition_of_which_nothing_was_restored_yet_misses_no_tombstone(selection: RestoreSelection) -> None:
+def test_a_partition_without_restored_records_misses_no_tombstone(selection: RestoreSelection) -> None:
     """The first run was about another partition: what was purged since its plan deletes nothing that is there."""
     clock, topic = ManualClock(), FakeTopic(lag=0, count=2)
     store = MemoryStore(clock=clock)

@@ -85,7 +85,7 @@ def test_equal_sides_have_no_findings() -> None:
         {"timestamp_type": "LogAppendTime"}, {"headers": (("h", None),)},
     ],
 )  # fmt: skip
-def test_a_record_that_differs_in_one_field(change: dict[str, object]) -> None:
+def test_a_record_differing_in_one_field_is_found(change: dict[str, object]) -> None:
     made, topic = both("a=1 b=2 c=3")
     topic.records[1] = replace(topic.records[1], **change)  # type: ignore[arg-type]
     (finding,) = compare(made, topic).findings
@@ -94,30 +94,30 @@ def test_a_record_that_differs_in_one_field(change: dict[str, object]) -> None:
     assert finding.object == made.place.key(made.manifest.segments[0].name)
 
 
-def test_a_leader_epoch_that_one_side_does_not_know_is_no_difference() -> None:
+def test_an_unknown_leader_epoch_is_no_difference() -> None:
     made, topic = both("a=1 b=2")
     topic.records[0] = replace(topic.records[0], leader_epoch=3)
     assert compare(made, topic).findings == ()
 
 
-def test_what_a_pass_removed_is_explained_by_what_superseded_it() -> None:
+def test_a_record_removed_by_a_pass_is_explained_by_its_successor() -> None:
     made, topic = both("a=1 b=2 a=2 b= c=3", compact=True)
     assert [r.offset for r in Log(made.store, "topics", "users").read()] == [2, 3, 4]
     assert found(compare(made, topic)) == []
 
 
-def test_what_kafka_compacted_is_explained_by_what_superseded_it() -> None:
+def test_a_record_compacted_by_kafka_is_explained_by_its_successor() -> None:
     made, topic = both("a=1 b=2 a=2 b= c=3")
     assert found(compare(made, topic.without(0, 1, 3))) == []
 
 
-def test_kafka_ahead_of_the_log_has_compacted_what_the_log_still_has() -> None:
+def test_records_compacted_by_a_topic_ahead_of_the_log_are_no_findings() -> None:
     made, topic = both("a=1 b=2")
     topic.records += records("a=9 c=1", 2)
     assert found(compare(made, topic.without(0))) == []
 
 
-def test_a_purged_tombstone_and_what_it_deleted_are_explained() -> None:
+def test_a_purged_tombstone_and_the_records_it_deleted_are_explained() -> None:
     made, topic = both("a=1 b=2 a=", compact=True)
     made.compact(purge=True)
     assert [r.offset for r in Log(made.store, "topics", "users").read()] == [1]
@@ -128,9 +128,7 @@ def test_a_purged_tombstone_and_what_it_deleted_are_explained() -> None:
 
 @pytest.mark.parametrize("gone", [(), (0,)])
 @pytest.mark.parametrize("rows_at_once", [1, 100])
-def test_a_tombstone_is_lost_below_purged_to_too_where_what_it_deletes_is_left(
-    gone: tuple[int, ...], rows_at_once: int
-) -> None:
+def test_a_tombstone_below_purged_to_is_lost_if_its_records_remain(gone: tuple[int, ...], rows_at_once: int) -> None:
     made, topic = MadeLog(), FakeTopic(records("a=1 b=2 a= c="))
     made.append(records("a=1 b=2 _ c="))  # what the passes were given had lost the tombstone of a already
     made.compact()
@@ -141,7 +139,7 @@ def test_a_tombstone_is_lost_below_purged_to_too_where_what_it_deletes_is_left(
     assert "the log still has the value that it deletes, at offset 0" in comparison.findings[0].what
 
 
-def test_a_record_inside_a_sinks_segment_is_lost_whatever_superseded_it() -> None:
+def test_a_record_missing_inside_a_sinks_segment_is_lost_even_if_superseded() -> None:
     made, topic = MadeLog(), FakeTopic(records("a=1 b=2 a=2"))
     made.append(records("_ b=2 a=2"))
     assert found(compare(made, topic)) == [("record-lost", 0)]
@@ -150,7 +148,7 @@ def test_a_record_inside_a_sinks_segment_is_lost_whatever_superseded_it() -> Non
     assert found(compare(made, topic)) == [("tombstone-lost", 1)]
 
 
-def test_a_record_and_a_tombstone_that_a_pass_lost() -> None:
+def test_a_record_and_a_tombstone_lost_by_a_pass_are_found() -> None:
     made = MadeLog()
     made.append(records("a=1 _ b=2 _ d=1"))  # what the pass was given had lost two already
     made.compact()
@@ -160,21 +158,21 @@ def test_a_record_and_a_tombstone_that_a_pass_lost() -> None:
     assert "the tombstone of key b'b'" in comparison.findings[1].lost
 
 
-def test_only_the_newest_of_a_lost_key_is_named() -> None:
+def test_only_the_newest_record_of_a_lost_key_is_named() -> None:
     made = MadeLog()
     made.append(records("a=1 _ _ d=1"))
     made.compact()
     assert found(compare(made, FakeTopic(records("a=1 c=1 c=2 d=1")))) == [("record-lost", 2)]
 
 
-def test_what_only_a_record_that_the_log_does_not_have_yet_supersedes_is_lost() -> None:
+def test_a_record_superseded_only_beyond_the_logs_end_is_lost() -> None:
     made = MadeLog()
     made.append(records("a=1 _ d=1"))
     made.compact()
     assert found(compare(made, FakeTopic(records("a=1 c=1 d=1 c=2")))) == [("record-lost", 1)]
 
 
-def test_a_gap_explains_and_a_counted_one_only_as_many_as_it_counts() -> None:
+def test_a_gap_explains_missing_records_up_to_its_count() -> None:
     made = MadeLog()
     for count, expected in ((-1, []), (2, []), (1, [("record-lost", 3)])):
         made = MadeLog()
@@ -196,21 +194,21 @@ def test_a_gap_ends_before_its_end_offset() -> None:
     assert [f for f in found(compare(made, topic)) if f[1] < 6] == [("record-lost", 4)]
 
 
-def test_a_key_that_kafka_has_deleted_and_forgotten() -> None:
+def test_a_key_deleted_and_forgotten_by_kafka_is_explained() -> None:
     made, topic = both("a=1 b=2 c=3")
     comparison = compare(made, topic.without(1))
     assert found(comparison) == [("key-resurrected", 1)]
     assert "Kafka has no record of this key any more" in comparison.findings[0].what
 
 
-def test_a_record_that_a_topic_without_compaction_never_had() -> None:
+def test_a_record_that_an_uncompacted_topic_never_had_is_found() -> None:
     made, topic = both("a=1 b=2 a=3 =x")
     topic.policy = "delete"
     assert found(compare(made, topic.without(0, 3))) == [("record-unexpected", 3), ("record-unexpected", 0)]
     assert found(compare(made, replace(topic.without(0), start=1))) == []
 
 
-def test_only_what_both_can_have_is_compared() -> None:
+def test_only_the_range_that_both_can_have_is_compared() -> None:
     made = MadeLog()
     made.append(records("a=1 b=2 c=3 d=4"))
     comparison = compare(made, FakeTopic(records("c=3 d=4 e=5", 2), start=2))
@@ -221,7 +219,7 @@ def test_only_what_both_can_have_is_compared() -> None:
     assert (nothing.compared, {f.kind for f in nothing.findings}) == (0, {FindingKind.NOT_COMPARED})
 
 
-def test_another_topic_and_a_truncated_one() -> None:
+def test_a_different_topic_and_a_truncated_one_are_found() -> None:
     made, topic = both("a=1 b=2 c=3")
     made.sink.follow({}, topic_id="one", cluster_id="")
     topic.id = "other"
@@ -233,7 +231,7 @@ def test_another_topic_and_a_truncated_one() -> None:
     assert [(f.kind, f.offset) for f in compare(made, topic).findings] == [(FindingKind.TOPIC_DIFFERS, -1)]
 
 
-def test_a_suspect_that_is_gone_when_it_is_looked_up_again_is_none() -> None:
+def test_a_suspect_that_disappears_on_the_second_read_is_dropped() -> None:
     class Cleaned(FakeTopic):
         def read(self, partition: int, from_offset: int, to_offset: int) -> Iterator[Record]:
             yield from super().read(partition, from_offset, to_offset)
@@ -266,7 +264,7 @@ def test_a_range_and_a_sample_read_only_their_part() -> None:
     assert found(compare(made, topic, Extent(200, 300))) == []
 
 
-def test_a_sample_of_a_compacted_log_concludes_nothing_from_what_it_has_not_read() -> None:
+def test_a_sample_of_a_compacted_log_concludes_nothing_from_unread_records() -> None:
     made, batch = long_log(60_000)
     made.compact()
     assert found(compare(made, FakeTopic(list(batch)), Extent(sample=0.2))) == []
@@ -285,7 +283,7 @@ def test_damage_ends_the_comparison_with_a_note() -> None:
     assert "stopped at damage" in comparison.findings[0].what
 
 
-def test_a_partition_of_which_there_is_no_log_at_all(
+def test_a_partition_without_a_log_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A listing of the bucket cannot miss it; the topic can."""

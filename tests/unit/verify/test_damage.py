@@ -104,7 +104,7 @@ def test_a_flip_of_any_byte_of_a_segment_is_found_and_named(codec: str) -> None:
 
 
 @pytest.mark.parametrize("left", [0, 10, 930, -1])
-def test_a_truncated_segment(made: MadeLog, left: int) -> None:
+def test_a_truncated_segment_is_found(made: MadeLog, left: int) -> None:
     name = made.manifest.segments[1].name
     overwrite(made, name, made.store.get(made.place.key(name)).data[:left])
     found = verify(made).damage
@@ -135,14 +135,14 @@ def test_a_flip_of_any_byte_of_the_manifest_is_found(made: MadeLog) -> None:
         assert found.object == made.place.manifest_key
 
 
-def test_a_lost_manifest(made: MadeLog) -> None:
+def test_a_lost_manifest_is_found(made: MadeLog) -> None:
     made.store.delete(made.place.manifest_key)
     (found,) = verify(made).damage
     assert found.kind is FindingKind.MANIFEST_LOST
     assert "keyfold log repair" in found.to_do
 
 
-def test_a_missing_segment_and_a_missing_index(made: MadeLog) -> None:
+def test_a_missing_segment_and_a_missing_index_are_found(made: MadeLog) -> None:
     first, second, *_ = made.manifest.segments
     made.store.delete(made.place.key(first.name))
     made.store.delete(made.place.key(second.index_name))
@@ -154,7 +154,7 @@ def test_a_missing_segment_and_a_missing_index(made: MadeLog) -> None:
     assert f"{first.record_count} records" in found[0].lost
 
 
-def test_two_swapped_segments(made: MadeLog) -> None:
+def test_two_swapped_segments_are_found(made: MadeLog) -> None:
     first, second, *_ = made.manifest.segments
     datas = [made.store.get(made.place.key(e.name)).data for e in (first, second)]
     overwrite(made, first.name, datas[1])
@@ -166,7 +166,7 @@ def test_two_swapped_segments(made: MadeLog) -> None:
     ]
 
 
-def test_a_segment_of_another_log(made: MadeLog) -> None:
+def test_a_segment_of_another_log_is_found(made: MadeLog) -> None:
     other = MadeLog(store=MemoryStore(), random=made.random)
     theirs = other.append(records("a=1 b=1"))
     data = other.store.get(other.place.key(theirs.name)).data
@@ -180,7 +180,7 @@ def test_a_segment_of_another_log(made: MadeLog) -> None:
     assert {f.object for f in found} == {made.place.key(mine.name), made.place.key(mine.index_name)}
 
 
-def test_a_segment_that_is_listed_twice(made: MadeLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_listed_twice_is_found(made: MadeLog, monkeypatch: pytest.MonkeyPatch) -> None:
     doubled = replace(made.manifest, segments=(*made.manifest.segments, made.manifest.segments[-1]))
     with pytest.raises(AssertionError, match="listed twice"):
         encode_manifest(doubled)
@@ -209,7 +209,9 @@ def made_name(manifest: Manifest) -> str:
         (lambda e: replace(e, cleaned_epochs=()), FindingKind.MARKS_WRONG),
     ],
 )
-def test_a_wrong_entry(made: MadeLog, change: Callable[[SegmentEntry], SegmentEntry], kind: FindingKind) -> None:
+def test_a_wrong_entry_is_found(
+    made: MadeLog, change: Callable[[SegmentEntry], SegmentEntry], kind: FindingKind
+) -> None:
     swap_entry(made, 1, change)
     found = verify(made).damage
     assert kind in kinds(found)
@@ -231,7 +233,7 @@ def rewrite(made: MadeLog, at: int, batch: Sequence[Record], *, keep_index: bool
     swap_entry(made, at, lambda _: fresh)
 
 
-def test_a_resurrected_key_below_the_first_dirty_offset(made: MadeLog) -> None:
+def test_a_resurrected_key_below_the_first_dirty_offset_is_found(made: MadeLog) -> None:
     rewrite(made, 0, [record(1, "b", "1"), record(2, "a", "2"), record(3, "c", "1")], keep_index=False)
     (found,) = verify(made).damage
     assert found.kind is FindingKind.KEY_RESURRECTED
@@ -239,7 +241,7 @@ def test_a_resurrected_key_below_the_first_dirty_offset(made: MadeLog) -> None:
     assert "a record of key b'b' exists although its tombstone at offset 5 is clean" in found.what
 
 
-def test_a_superseded_record_below_the_first_dirty_offset(made: MadeLog) -> None:
+def test_a_superseded_record_below_the_first_dirty_offset_is_found(made: MadeLog) -> None:
     rewrite(made, 0, [record(0, "a", "1"), record(2, "a", "2"), record(3, "c", "1")], keep_index=False)
     (found,) = verify(made).damage
     assert found.kind is FindingKind.RECORD_SUPERSEDED
@@ -251,7 +253,7 @@ def test_superseded_records_in_the_dirty_head_are_no_damage(made: MadeLog) -> No
     assert verify(made).findings == ()
 
 
-def test_a_lost_tombstone_and_a_lost_record(made: MadeLog) -> None:
+def test_a_lost_tombstone_and_a_lost_record_are_found(made: MadeLog) -> None:
     swap_entry(made, 1, lambda e: e)
     rewrite(made, 1, [record(4, "d", "1"), record(7, "e", "1")], keep_index=True)
     found = verify(made).damage
@@ -261,7 +263,7 @@ def test_a_lost_tombstone_and_a_lost_record(made: MadeLog) -> None:
     assert lost[FindingKind.RECORD_LOST].offset == 6
 
 
-def test_bounded_memory_finds_the_same() -> None:
+def test_bounded_memory_gives_the_same_findings() -> None:
     made = MadeLog()
     for start in range(0, 200, 20):
         made.append([record(start + i, f"{'long' * 20}{i % 10}", "v") for i in range(20)])
@@ -288,7 +290,7 @@ def test_orphans_replaced_objects_and_unfinished_uploads_are_notes() -> None:
     ]  # fmt: skip
 
 
-def test_a_log_that_is_compacted_and_collected_meanwhile_is_verified_in_its_newest_version() -> None:
+def test_a_log_compacted_meanwhile_is_verified_in_its_newest_version() -> None:
     class Meddling(MemoryStore):
         meddle: Callable[[], None] | None = None
 
@@ -314,7 +316,7 @@ def test_a_log_that_is_compacted_and_collected_meanwhile_is_verified_in_its_newe
     assert report.records == 2
 
 
-def test_a_newer_format_is_refused_and_is_no_damage(made: MadeLog) -> None:
+def test_a_newer_format_is_refused_but_is_no_damage(made: MadeLog) -> None:
     put_manifest(made, lambda m: replace(m, min_reader=99))
     with pytest.raises(FormatTooNew, match="needs a reader of format 99"):
         verify(made)
@@ -322,7 +324,7 @@ def test_a_newer_format_is_refused_and_is_no_damage(made: MadeLog) -> None:
         Log(made.store, "topics", "users").read()
 
 
-def test_the_checksum_in_the_manifest_is_that_of_the_bytes(made: MadeLog) -> None:
+def test_the_manifests_checksum_matches_the_bytes(made: MadeLog) -> None:
     for entry in made.manifest.segments:
         assert hashlib.sha256(made.store.get(made.place.key(entry.name)).data).digest() == entry.checksum
 

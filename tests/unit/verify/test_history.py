@@ -13,7 +13,7 @@ from tests.support.logs import MadeLog, records
 from tests.unit.verify.test_planted_damage import World, batch, made_log, one
 
 
-def test_an_older_manifest_of_the_same_sink_that_was_put_back(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_older_manifest_put_back_is_found_despite_the_same_sink(capsys: pytest.CaptureFixture[str]) -> None:
     """No epoch tells it; but a sink uploads no segment before the one in front of it is committed."""
     world = World(made_log(), capsys)
     world.made.delete_replaced(forget=True)
@@ -39,7 +39,7 @@ def test_an_older_manifest_of_the_same_sink_that_was_put_back(capsys: pytest.Cap
 
 
 @pytest.mark.parametrize(("newer", "kind"), [("a=", "key-resurrected"), ("a=2", "record-lost")])
-def test_a_value_that_outlives_what_a_pass_took_away(capsys: pytest.CaptureFixture[str], newer: str, kind: str) -> None:
+def test_a_value_that_survived_its_removal_is_found(capsys: pytest.CaptureFixture[str], newer: str, kind: str) -> None:
     """However high `purged_to` is: where a tombstone was purged nothing may be left that it deletes."""
     made = MadeLog()
     for batch_number, text in enumerate(("a=1 b=2", f"{newer} c=3", "d= e=5")):

@@ -154,7 +154,7 @@ def kinds(found: list[Json]) -> set[str]:
     return {f["kind"] for f in found}
 
 
-def test_the_log_is_sound_and_has_what_the_tests_need(world: World) -> None:
+def test_the_log_is_sound_and_has_every_feature_the_tests_need(world: World) -> None:
     assert world.verify() == []
     indexes = [read_index(world.made.store, world.made.place, e) for e in world.made.manifest.segments]
     assert [i.codec for i in indexes] == list(CODECS)
@@ -165,7 +165,7 @@ def test_the_log_is_sound_and_has_what_the_tests_need(world: World) -> None:
 
 @pytest.mark.parametrize("at", range(4))
 @pytest.mark.parametrize("block", [0, 2])
-def test_a_flipped_byte_in_a_block(world: World, at: int, block: int) -> None:
+def test_a_flipped_byte_in_a_block_is_found(world: World, at: int, block: int) -> None:
     index = read_index(world.made.store, world.made.place, world.entry(at))
     world.flip(world.key(at), int(index.blocks.position[block] + index.blocks.length[block] // 2))
     found = world.verify()
@@ -187,7 +187,7 @@ def test_many_flipped_bytes_are_each_named(world: World, at: int) -> None:
     assert hurt == [0, 1, 3]
 
 
-def test_a_flipped_byte_in_a_header(world: World) -> None:
+def test_a_flipped_byte_in_a_header_is_found(world: World) -> None:
     world.flip(world.key(1), 30)
     found = one(world.verify(), "segment-checksum")
     assert found["object"] == world.key(1)
@@ -196,7 +196,7 @@ def test_a_flipped_byte_in_a_header(world: World) -> None:
 
 
 @pytest.mark.parametrize("at", range(4))
-def test_a_record_that_was_written_wrongly_is_named_in_its_block(world: World, at: int) -> None:
+def test_a_wrongly_written_record_is_named_in_its_block(world: World, at: int) -> None:
     """Checksums agree: only who reads the records sees it."""
     entry = world.entry(at)
     index = read_index(world.made.store, world.made.place, entry)
@@ -216,7 +216,7 @@ def test_a_record_that_was_written_wrongly_is_named_in_its_block(world: World, a
     assert "length" in found["what"]
 
 
-def test_a_record_that_cannot_be_decoded_is_named_though_every_checksum_agrees(world: World) -> None:
+def test_an_undecodable_record_is_named_though_every_checksum_matches(world: World) -> None:
     """What a broken encoder would commit: the block's CRC-32 and both SHA-256 are those of the bytes."""
     index = read_index(world.made.store, world.made.place, world.entry(3))
     number, data = 2, bytearray(world.data(world.key(3)))
@@ -247,7 +247,7 @@ def test_a_record_that_cannot_be_decoded_is_named_though_every_checksum_agrees(w
 
 
 @pytest.mark.parametrize("at", range(4))
-def test_a_flipped_byte_in_an_index(world: World, at: int) -> None:
+def test_a_flipped_byte_in_an_index_is_found(world: World, at: int) -> None:
     for place in (10, len(world.data(world.index_key(at))) // 2, -20):
         whole = world.data(world.index_key(at))
         world.flip(world.index_key(at), place)
@@ -257,7 +257,7 @@ def test_a_flipped_byte_in_an_index(world: World, at: int) -> None:
         world.overwrite(world.index_key(at), whole)
 
 
-def test_a_flipped_byte_in_the_manifest(world: World) -> None:
+def test_a_flipped_byte_in_the_manifest_is_found(world: World) -> None:
     key = world.made.place.manifest_key
     world.flip(key, len(world.data(key)) // 2)
     found = one(world.verify(), "manifest-damaged")
@@ -265,12 +265,12 @@ def test_a_flipped_byte_in_the_manifest(world: World) -> None:
     assert "repair" in found["to_do"]
 
 
-def test_a_lost_manifest(world: World) -> None:
+def test_a_lost_manifest_is_found(world: World) -> None:
     world.made.store.delete(world.made.place.manifest_key)
     assert one(world.verify(), "manifest-lost")["object"] == world.made.place.manifest_key
 
 
-def test_an_older_manifest_that_was_put_back(world: World) -> None:
+def test_an_older_manifest_put_back_is_found(world: World) -> None:
     key = world.made.place.manifest_key
     old = world.data(key)
     assert world.verify() == []
@@ -282,7 +282,7 @@ def test_an_older_manifest_that_was_put_back(world: World) -> None:
     assert found["lost"] == "everything that was committed since that version"
 
 
-def test_an_upload_of_a_sink_that_claims_while_it_is_verified_is_no_sign_of_an_older_manifest(world: World) -> None:
+def test_a_sinks_upload_during_verification_does_not_mean_an_old_manifest(world: World) -> None:
     made = world.made
     load = made.log.load().manifest.last_epoch
     made.store.start_upload(made.place.key(str(new_name(160, load, Role.SINK, made.random)))).write(b"x")
@@ -290,7 +290,7 @@ def test_an_upload_of_a_sink_that_claims_while_it_is_verified_is_no_sign_of_an_o
 
 
 @pytest.mark.parametrize("at", range(4))
-def test_a_missing_segment_and_a_missing_index(world: World, at: int) -> None:
+def test_a_missing_segment_and_a_missing_index_are_found(world: World, at: int) -> None:
     entry = world.entry(at)
     world.made.store.delete(world.index_key(at))
     found = one(world.verify(), "index-missing")
@@ -301,7 +301,7 @@ def test_a_missing_segment_and_a_missing_index(world: World, at: int) -> None:
     assert found["lost"] == f"{entry.record_count} records, offsets {entry.base_offset} to {entry.last_offset}"
 
 
-def test_a_segment_without_its_index_is_read_all_the_same(world: World) -> None:
+def test_a_segment_without_its_index_is_still_read(world: World) -> None:
     world.made.store.delete(world.index_key(3))
     world.put_entry(3, lambda e: replace(e, record_count=41))
     found = world.verify()
@@ -310,7 +310,7 @@ def test_a_segment_without_its_index_is_read_all_the_same(world: World) -> None:
     assert {"segment-checksum", "index-missing"} <= kinds(world.verify())
 
 
-def test_a_doubled_segment(world: World) -> None:
+def test_a_doubled_segment_is_found(world: World) -> None:
     world.overwrite(world.key(2), world.data(world.key(1)))
     found = one(world.verify(), "segment-doubled")
     assert found["object"] == world.key(2)
@@ -318,7 +318,7 @@ def test_a_doubled_segment(world: World) -> None:
     assert found["lost"] == "40 records, offsets 80 to 119"
 
 
-def test_two_swapped_segments(world: World) -> None:
+def test_two_swapped_segments_are_found(world: World) -> None:
     first, second = world.data(world.key(1)), world.data(world.key(2))
     world.overwrite(world.key(1), second)
     world.overwrite(world.key(2), first)
@@ -338,7 +338,7 @@ def test_two_swapped_segments(world: World) -> None:
         (Place("elsewhere", "users", 0), "of another log"),
     ],
 )
-def test_a_foreign_segment(world: World, place: Place, whose: str) -> None:
+def test_a_foreign_segment_is_found(world: World, place: Place, whose: str) -> None:
     assert isinstance(world.made.store, MemoryStore)
     other = made_log(world.made.store, place, seed=8)
     strange = other.manifest.segments[2]
@@ -374,14 +374,14 @@ def world_verify_one(world: World) -> list[Json]:
         (lambda e: replace(e, index_checksum=bytes(32)), "index-damaged"),
     ],
 )
-def test_a_wrong_entry(world: World, change: Callable[[SegmentEntry], SegmentEntry], kind: str) -> None:
+def test_a_wrong_entry_is_found(world: World, change: Callable[[SegmentEntry], SegmentEntry], kind: str) -> None:
     world.put_entry(1, change)
     found = world.verify()
     assert kinds(found) >= {kind}
     assert {f["object"] for f in found} <= {world.key(1), world.index_key(1)}
 
 
-def test_offsets_that_do_not_ascend_over_segments(world: World) -> None:
+def test_non_ascending_offsets_over_segments_are_found(world: World) -> None:
     """Two entries whose ranges meet, and whose records overlap: a segment that was doubled when it was written."""
     data, index = world.data(world.key(1)), world.data(world.index_key(1))
     doubled = world.entry(1)
@@ -396,7 +396,7 @@ def test_offsets_that_do_not_ascend_over_segments(world: World) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 1])
-def test_a_resurrected_key(world: World, at: int) -> None:
+def test_a_resurrected_key_is_found(world: World, at: int) -> None:
     """Key 90 was deleted by the tombstone at offset 90, and an older record of it is back."""
     offset = 40 * at + 13
     world.rewrite(at, lambda rs: [replace(r, key=b"key-090") if r.offset == offset else r for r in rs])
@@ -406,14 +406,14 @@ def test_a_resurrected_key(world: World, at: int) -> None:
     assert "at offset 90" in found["what"]
 
 
-def test_a_resurrected_key_in_a_segment_without_an_index(world: World) -> None:
+def test_a_resurrected_key_in_a_segment_without_an_index_is_found(world: World) -> None:
     world.rewrite(0, lambda rs: [replace(r, key=b"key-090") if r.offset == 13 else r for r in rs])
     world.made.store.delete(world.index_key(0))
     found = one(world.verify(), "key-resurrected")
     assert (found["object"], found["offset"]) == (world.key(0), 13)
 
 
-def test_a_superseded_record_in_the_clean_part(world: World) -> None:
+def test_a_superseded_record_in_the_clean_part_is_found(world: World) -> None:
     world.rewrite(0, lambda rs: [replace(r, key=b"key-060") if r.offset == 30 else r for r in rs])
     found = one(world.verify(), "record-superseded")
     assert (found["object"], found["offset"]) == (world.key(0), 30)
@@ -421,7 +421,7 @@ def test_a_superseded_record_in_the_clean_part(world: World) -> None:
 
 @pytest.mark.parametrize(("at", "offset", "kind"), [(1, 50, "tombstone-lost"), (2, 90, "tombstone-lost"),
                                                    (2, 91, "record-lost"), (3, 130, "tombstone-lost")])  # fmt: skip
-def test_a_record_that_the_index_still_knows(world: World, at: int, offset: int, kind: str) -> None:
+def test_a_lost_record_that_the_index_still_has_is_named(world: World, at: int, offset: int, kind: str) -> None:
     index = read_index(world.made.store, world.made.place, world.entry(at))
     row = int(np.searchsorted(index.ints("offset"), offset))
     block = int(index.ints("block")[row])
@@ -433,7 +433,7 @@ def test_a_record_that_the_index_still_knows(world: World, at: int, offset: int,
 
 
 @pytest.mark.parametrize(("offset", "kind"), [(50, "tombstone-lost"), (51, "record-lost")])
-def test_what_a_pass_lost_is_known_while_its_sources_are_there(
+def test_a_pass_losses_are_known_while_its_sources_exist(
     offset: int, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = World(made_log(), capsys)
@@ -446,7 +446,7 @@ def test_what_a_pass_lost_is_known_while_its_sources_are_there(
     assert kind not in kinds(world.verify())  # a log alone cannot tell any more; Kafka can
 
 
-def test_what_was_purged_or_expired_is_not_missed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_purged_or_expired_records_are_not_reported(capsys: pytest.CaptureFixture[str]) -> None:
     made = made_log()
     world = World(made, capsys)
     made.compact(purge=True)
@@ -457,19 +457,19 @@ def test_what_was_purged_or_expired_is_not_missed(capsys: pytest.CaptureFixture[
     assert world.verify() == []
 
 
-def test_a_foreign_index(world: World) -> None:
+def test_a_foreign_index_is_found(world: World) -> None:
     world.overwrite(world.index_key(1), world.data(world.index_key(2)))
     found = world.verify()
     assert {f["object"] for f in found} == {world.index_key(1)}
     assert "index-damaged" in kinds(found)
 
 
-def test_a_manifest_of_another_partition(world: World) -> None:
+def test_a_manifest_of_another_partition_is_found(world: World) -> None:
     other = made_log(MemoryStore(), Place("topics", "users", 1))
     world.overwrite(world.made.place.manifest_key, other.store.get(other.place.manifest_key).data)
     assert "it belongs to users-1" in one(world.verify(), "manifest-damaged")["what"]
 
 
-def test_an_impossible_manifest(world: World) -> None:
+def test_an_impossible_manifest_is_found(world: World) -> None:
     world.put_manifest(lambda m: replace(m, purged_to=10_000))
     assert "purged_to is 10000" in one(world.verify(), "manifest-damaged")["what"]

@@ -46,7 +46,7 @@ def upload_only(made: MadeLog, batch: list[Record]) -> str:
     return made.upload(writer.finish(), made.sink.new_name(base), base, batch[-1].offset + 1).name
 
 
-def test_a_log_that_was_never_compacted_comes_back_as_it_was() -> None:
+def test_a_never_compacted_log_is_repaired_completely() -> None:
     made = MadeLog()
     made.append(records("a=1 b=1 a=2"))
     made.append(records("c=1 _ b= =x", 3), next_offset=9)
@@ -65,7 +65,7 @@ def test_a_log_that_was_never_compacted_comes_back_as_it_was() -> None:
     assert after.last_epoch > before.last_epoch
 
 
-def test_writers_of_the_lost_manifest_are_fenced_and_new_ones_go_on() -> None:
+def test_writers_of_the_lost_manifest_are_fenced_and_new_ones_continue() -> None:
     made = MadeLog()
     made.append(records("a=1 b=1"))
     zombie = made.sink
@@ -79,7 +79,7 @@ def test_writers_of_the_lost_manifest_are_fenced_and_new_ones_go_on() -> None:
     assert [r.offset for r in Log(made.store, "topics", "users").read()] == [1, 2]
 
 
-def test_replaced_segments_that_still_lie_there_are_left_out() -> None:
+def test_replaced_segments_that_still_exist_are_left_out() -> None:
     made = MadeLog()
     made.append(records("a=1 b=1 a=2"))
     made.append(records("c=1 b= c=2", 3))
@@ -94,7 +94,7 @@ def test_replaced_segments_that_still_lie_there_are_left_out() -> None:
     assert [s.unmarked_tombstone_count for s in made.manifest.segments] == [1]
 
 
-def test_half_of_an_uncommitted_pass_does_no_harm() -> None:
+def test_a_partly_uploaded_uncommitted_pass_is_harmless() -> None:
     made = MadeLog()
     made.append(records("a=1 b=1 a=2"))
     made.append(records("c=1 b= c=2", 3))
@@ -108,7 +108,7 @@ def test_half_of_an_uncommitted_pass_does_no_harm() -> None:
     assert latest_of(Log(made.store, "topics", "users").read()) == state
 
 
-def test_an_upload_that_a_later_sink_fenced_is_left_out() -> None:
+def test_a_fenced_sinks_upload_is_left_out() -> None:
     made = MadeLog()
     made.append(records("a=1 b=1"))
     orphan = upload_only(made, records("a=2 a=3 a=4 a=5", 2))
@@ -121,7 +121,7 @@ def test_an_upload_that_a_later_sink_fenced_is_left_out() -> None:
     assert list(Log(made.store, "topics", "users").read()) == whole
 
 
-def test_a_key_that_an_emptied_segment_brings_back_stays_deleted() -> None:
+def test_a_key_in_a_replaced_and_emptied_segment_stays_deleted() -> None:
     made = MadeLog()
     made.append(records("k=old"))
     made.append(records("k= x=1", 1))
@@ -134,7 +134,7 @@ def test_a_key_that_an_emptied_segment_brings_back_stays_deleted() -> None:
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(60))
-def test_the_latest_state_survives_any_history_of_passes_crashes_and_collections(seed: int) -> None:
+def test_the_latest_state_survives_any_history_of_passes_crashes_and_gc(seed: int) -> None:
     random = Random(seed)
     keys = (None, *(f"k{n}" for n in range(7)))
     source = [record(o, random.choice(keys), random.choice((None, f"v{o}"))) for o in range(200)]
@@ -179,7 +179,7 @@ def test_the_latest_state_survives_any_history_of_passes_crashes_and_collections
     assert latest_of(log.read()) == latest_of(source[: made.manifest.next_offset])
 
 
-def test_nothing_is_repaired_where_a_manifest_is_there_or_no_log() -> None:
+def test_nothing_is_repaired_if_a_manifest_exists_or_no_log() -> None:
     made = MadeLog()
     with pytest.raises(LogNotFound):
         repair(made)
@@ -201,7 +201,7 @@ def plan_of_another(plan: RepairPlan, made: MadeLog) -> RepairPlan:
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: b""])
-def test_a_damaged_manifest_is_not_lost_and_is_left_alone(damage: Callable[[bytes], bytes]) -> None:
+def test_a_damaged_manifest_is_not_treated_as_lost(damage: Callable[[bytes], bytes]) -> None:
     made = MadeLog()
     made.append(records("a=1"))
     data = damage(made.store.get(made.place.manifest_key).data)
@@ -229,7 +229,7 @@ def try_repair(store: ObjectStore, made: MadeLog, seed: int) -> None:
     apply_repair(store, plan, clock=clock, random=random)
 
 
-def test_a_repair_that_fails_at_any_store_call_can_be_made_again() -> None:
+def test_a_repair_that_fails_at_any_store_call_can_be_repeated() -> None:
     clean = FaultyStore((made := lost_log()).store)
     try_repair(clean, made, 1)
     faults = list(every_fault(clean.calls))
@@ -286,7 +286,7 @@ def candidate(base: int, epoch: int, role: str, offsets: list[int], keys: str, d
     return Candidate(name, np.array(offsets), [k.encode() for k in keys], [k in dead for k in keys])
 
 
-def test_what_cannot_be_chosen_without_loss_is_said() -> None:
+def test_an_ambiguous_choice_is_reported() -> None:
     a = candidate(0, 1, "s", [0, 1, 2], "abc")
     b = candidate(2, 1, "s", [2, 3], "cd")
     cover = choose_cover([a, b])

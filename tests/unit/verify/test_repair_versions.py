@@ -77,7 +77,7 @@ def test_the_memory_store_and_s3_keep_versions() -> None:
     assert not isinstance(MemoryStore(), VersionedStore)
 
 
-def test_a_deleted_manifest_comes_back_as_it_was(made: MadeLog) -> None:
+def test_a_deleted_manifest_is_restored_from_its_version(made: MadeLog) -> None:
     before, whole = made.manifest, read(made)
     lose(made)
     found = repair(made)
@@ -93,7 +93,7 @@ def test_a_deleted_manifest_comes_back_as_it_was(made: MadeLog) -> None:
     assert after.last_epoch > before.last_epoch
 
 
-def test_writers_of_before_are_fenced_and_new_ones_go_on(made: MadeLog) -> None:
+def test_earlier_writers_are_fenced_and_new_ones_continue(made: MadeLog) -> None:
     zombie = made.sink
     lose(made)
     repair(made)
@@ -105,7 +105,7 @@ def test_writers_of_before_are_fenced_and_new_ones_go_on(made: MadeLog) -> None:
     assert [r.offset for r in read(made)] == [3, 5, 8]
 
 
-def test_a_damaged_manifest_is_replaced_only_where_that_is_asked_for_and_a_copy_is_kept(made: MadeLog) -> None:
+def test_a_damaged_manifest_is_replaced_only_on_request_with_a_backup(made: MadeLog) -> None:
     before = made.manifest
     bytes_of_damage = damage(made)
     with pytest.raises(Corrupt):
@@ -121,7 +121,7 @@ def test_a_damaged_manifest_is_replaced_only_where_that_is_asked_for_and_a_copy_
     assert report.is_sound
 
 
-def test_a_damaged_manifest_without_versions_comes_back_from_the_segments() -> None:
+def test_a_damaged_manifest_without_versions_is_rebuilt_from_the_segments() -> None:
     made = MadeLog()
     made.append(records("a=1 b=1 a=2"))
     damage(made)
@@ -131,7 +131,7 @@ def test_a_damaged_manifest_without_versions_comes_back_from_the_segments() -> N
     assert [r.offset for r in read(made)] == [0, 1, 2]
 
 
-def test_another_manifest_that_appears_meanwhile_is_left_alone(made: MadeLog) -> None:
+def test_a_manifest_that_appears_meanwhile_is_not_replaced(made: MadeLog) -> None:
     damage(made)
     found = plan(made, damaged=True)
     other = repair(made, "segments", damaged=True)
@@ -141,7 +141,7 @@ def test_another_manifest_that_appears_meanwhile_is_left_alone(made: MadeLog) ->
     assert made.manifest.log_id == other.manifest.log_id
 
 
-def test_what_was_appended_after_the_newest_readable_version_is_taken_in(made: MadeLog) -> None:
+def test_appends_after_the_newest_readable_version_are_included(made: MadeLog) -> None:
     made.append(records("e=1 f=1", 8))
     made.append(records("g=1", 10), next_offset=12)
     whole, before = read(made), made.manifest
@@ -157,7 +157,7 @@ def test_what_was_appended_after_the_newest_readable_version_is_taken_in(made: M
     assert [s.name for s in after.segments] == [s.name for s in before.segments]
 
 
-def test_a_pass_after_the_version_is_undone_while_its_sources_are_there(made: MadeLog) -> None:
+def test_a_pass_after_the_version_is_undone_while_its_sources_exist(made: MadeLog) -> None:
     state = latest_of(read(made))
     made.append(records("a=5", 8))
     state = latest_of(read(made))
@@ -172,7 +172,7 @@ def test_a_pass_after_the_version_is_undone_while_its_sources_are_there(made: Ma
     assert latest_of(read(made)) == state
 
 
-def test_a_version_whose_objects_are_gone_gives_only_what_the_segments_cannot_know(made: MadeLog) -> None:
+def test_a_version_with_deleted_objects_only_supplements_the_segments(made: MadeLog) -> None:
     versions = made.store._versions[made.place.manifest_key]  # type: ignore[attr-defined]
     count = len(versions)
     made.append(records("a=5", 8))
@@ -191,7 +191,7 @@ def test_a_version_whose_objects_are_gone_gives_only_what_the_segments_cannot_kn
         plan(made, "version")
 
 
-def test_only_a_version_or_only_the_segments(made: MadeLog) -> None:
+def test_a_repair_can_use_only_a_version_or_only_the_segments(made: MadeLog) -> None:
     lose(made)
     assert plan(made, "segments").source == "the segments in the folder"
     assert plan(made, "version").source.startswith("version")
@@ -202,7 +202,7 @@ def test_only_a_version_or_only_the_segments(made: MadeLog) -> None:
         plan(plain, "version")
 
 
-def test_versions_that_may_not_be_listed_are_no_reason_to_give_up(made: MadeLog) -> None:
+def test_a_repair_works_without_permission_to_list_versions(made: MadeLog) -> None:
     class Denied(VersionedMemory):
         def list_versions(self, key: str) -> list[ObjectVersion]:  # type: ignore[override]
             raise StoreError(key, "AccessDenied")
@@ -218,7 +218,7 @@ def test_versions_that_may_not_be_listed_are_no_reason_to_give_up(made: MadeLog)
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(30))
-def test_any_history_comes_back_from_any_of_its_last_versions(seed: int) -> None:
+def test_any_history_is_restored_from_any_of_its_last_versions(seed: int) -> None:
     random = Random(seed)
     keys = (None, *(f"k{n}" for n in range(6)))
     source = [record(o, random.choice(keys), random.choice((None, f"v{o}"))) for o in range(150)]

@@ -77,14 +77,14 @@ def is_quick(batch: list[Record]) -> bool:
 
 
 @given(RECORDS, st.sampled_from([1, 100, 5000]))
-def test_what_was_written_is_proved(batch: list[Record], block_bytes: int) -> None:
+def test_intact_rows_are_proved(batch: list[Record], block_bytes: int) -> None:
     index, raws = blocks_of(batch, block_bytes)
     assert slow(index, raws)
     assert is_proved(index, raws) or not is_quick(batch)
 
 
 @given(RECORDS, st.sampled_from([1, 100, 5000]), st.integers(0, 2**32))
-def test_a_bent_byte_is_proved_only_where_the_rows_are_still_right(
+def test_a_changed_byte_is_accepted_only_if_the_rows_are_still_right(
     batch: list[Record], block_bytes: int, seed: int
 ) -> None:
     index, raws = blocks_of(batch, block_bytes)
@@ -99,7 +99,7 @@ def test_a_bent_byte_is_proved_only_where_the_rows_are_still_right(
 
 
 @given(RECORDS, st.integers(0, 2**32))
-def test_a_bent_row_is_never_proved(batch: list[Record], seed: int) -> None:
+def test_a_changed_row_is_never_proved(batch: list[Record], seed: int) -> None:
     index, raws = blocks_of(batch, 100)
     random = Random(seed)
     for name in ("offset", "timestamp", "key", "is_tombstone", "position", "length"):
@@ -131,7 +131,7 @@ def test_missing_bytes_rows_and_blocks_are_not_proved() -> None:
 
 
 @given(st.lists(st.binary(max_size=1200), max_size=30))
-def test_equal_keys_have_equal_hashes_wherever_they_lie(keys: list[bytes]) -> None:
+def test_equal_keys_have_equal_hashes_at_any_position(keys: list[bytes]) -> None:
     together = hashes_of(pa.array(keys, pa.binary()))
     alone = [int(hashes_of(pa.array([key], pa.binary()))[0]) for key in keys]
     assert together.tolist() == alone
@@ -141,7 +141,7 @@ def test_equal_keys_have_equal_hashes_wherever_they_lie(keys: list[bytes]) -> No
 
 
 @pytest.mark.parametrize("expected", [2**31, 2**63])
-def test_rows_that_only_a_manifest_claims_cost_nothing(expected: int) -> None:
+def test_rows_that_only_the_manifest_claims_allocate_nothing(expected: int) -> None:
     with HashedRows(expected, 1) as rows:
         assert rows.bucket_count <= BUCKETS_MAX
         rows.add(pa.array([b"a", b"b", b"a"]), np.arange(3), np.full(3, IN_LOG, np.uint8))
@@ -149,7 +149,7 @@ def test_rows_that_only_a_manifest_claims_cost_nothing(expected: int) -> None:
 
 
 @pytest.mark.parametrize("rows_at_once", [1, 7, 50, 10_000])
-def test_rows_are_grouped_by_key_whatever_fits_memory(rows_at_once: int) -> None:
+def test_rows_are_grouped_by_key_for_any_memory_limit(rows_at_once: int) -> None:
     random = Random(1)
     keys = [random.choice([b"a", b"bb", b"", b"d" * 50, None, b"%d" % random.randrange(30)]) for _ in range(500)]
     with HashedRows(len(keys), rows_at_once) as rows:

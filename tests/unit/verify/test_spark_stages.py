@@ -60,7 +60,7 @@ def staged(logs: list[MadeLog], groups: int) -> list[VerifyReport]:
 
 @pytest.mark.parametrize("groups", [1, 5])
 @pytest.mark.parametrize("damage", ["nothing", "segment", "index", "manifest", "superseded", "gone"])
-def test_the_stages_report_what_one_process_reports(groups: int, damage: str) -> None:
+def test_the_spark_stages_report_what_one_process_reports(groups: int, damage: str) -> None:
     store = MemoryStore()
     logs = [made_log(store, Place("topics", "users", p), seed=p + 20) for p in range(2)]
     world = World(logs[1], None)  # type: ignore[arg-type]
@@ -80,7 +80,7 @@ def test_the_stages_report_what_one_process_reports(groups: int, damage: str) ->
     assert there == here
 
 
-def test_an_answer_of_a_task_cannot_run_code_in_the_driver(tmp_path: Path) -> None:
+def test_a_tasks_answer_cannot_run_code_in_the_driver(tmp_path: Path) -> None:
     class Harmful:
         def __reduce__(self) -> tuple[object, ...]:
             return Path.touch, (tmp_path / "ran",)
@@ -90,7 +90,7 @@ def test_an_answer_of_a_task_cannot_run_code_in_the_driver(tmp_path: Path) -> No
     assert not (tmp_path / "ran").exists()
 
 
-def test_an_answer_arrives_as_it_left(tmp_path: Path) -> None:
+def test_a_tasks_answer_arrives_unchanged(tmp_path: Path) -> None:
     entry = made_log(MemoryStore(), Place("topics", "users", 0), seed=3).log.load().manifest.segments[0]
     finding = Finding(FindingKind.BLOCK_DAMAGED, "topics/ü", "a block", block=2, offset=2**62)
     result = SegmentResult(entry, bytes(range(224, 256)), 7, has_index=True, knows_keys=False, findings=(finding,))

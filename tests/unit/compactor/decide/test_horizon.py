@@ -81,7 +81,7 @@ def test_a_tombstone_goes_when_it_is_due_and_received_or_overdue(marks: dict[int
 
 
 @given(Marks, purges())
-def test_what_a_manifest_says_of_a_segment_is_true_of_its_records(marks: dict[int, int | None], purge: Purge) -> None:
+def test_a_manifests_entry_matches_the_segments_records(marks: dict[int, int | None], purge: Purge) -> None:
     offsets = sorted(marks)
     found = segment(offsets, [marks[o] for o in offsets])
     going = {o for o in offsets if goes(purge, o, marks[o])}
@@ -94,7 +94,7 @@ def test_what_a_manifest_says_of_a_segment_is_true_of_its_records(marks: dict[in
 
 
 @given(st.dictionaries(st.sampled_from("abc"), st.integers(-1, 50)), st.sets(st.sampled_from("abcd")))
-def test_the_slowest_registered_replica_holds_and_one_without_an_entry_has_nothing(
+def test_the_slowest_registered_replica_holds_and_one_without_an_entry_received_nothing(
     received: dict[str, int], registered: set[str]
 ) -> None:
     manifest = empty_manifest(holds=tuple(Hold(name, -1, 0, to) for name, to in received.items()))
@@ -135,7 +135,7 @@ HELD = replace(SETTINGS, replicas=("r",))
         (OVERDUE, -1, True),
     ],
 )
-def test_a_log_is_due_for_its_tombstones_when_a_segment_was_received_to_its_end_or_the_hold_is_over(
+def test_a_log_is_due_for_tombstones_once_a_segment_was_fully_received_or_the_hold_ended(
     committed_at_ms: int, received_to: int, is_due: bool
 ) -> None:
     manifest = marked((0, 8), (10, 19), committed_at_ms=committed_at_ms, received_to=received_to)
@@ -144,7 +144,7 @@ def test_a_log_is_due_for_its_tombstones_when_a_segment_was_received_to_its_end_
     assert decide_cleaning(manifest, SETTINGS, NOW).is_due == (committed_at_ms <= DUE)
 
 
-def test_a_plan_says_who_holds_what_and_how_long() -> None:
+def test_a_plan_shows_which_replica_holds_what_and_for_how_long() -> None:
     manifest = marked((0, 8), (10, 19), committed_at_ms=DUE, received_to=9)
     assert decide_cleaning(manifest, HELD, NOW).held == HeldTombstones(9, ("r",), 1, DUE + RETENTION + HOLD)
     both = replace(HELD, replicas=("r", "s", "t"))
@@ -166,7 +166,7 @@ def test_without_any_hold_or_retention_the_claims_own_stamp_is_enough() -> None:
     assert decide_cleaning(manifest, replace(at_once, replica_hold_max_ms=0), NOW).reasons == (Reason.HORIZON,)
 
 
-def test_what_a_pass_has_left_is_looked_at_again_when_a_replica_has_received_it_and_not_before() -> None:
+def test_what_a_pass_left_is_reconsidered_only_after_a_replica_received_it() -> None:
     manifest = marked((0, 8), (10, 19), committed_at_ms=DUE)
 
     def known(received_to: int) -> object:
@@ -178,7 +178,7 @@ def test_what_a_pass_has_left_is_looked_at_again_when_a_replica_has_received_it_
     assert known(20) == known(UNHELD)
 
 
-def test_a_replica_is_left_alone_whatever_its_manifest_and_the_command_say() -> None:
+def test_a_replica_is_never_cleaned_whatever_its_manifest_and_the_command_say() -> None:
     source = ReplicaState(1, "", "eu", "s3://source/topics", "log", 7)
     manifest = replace(marked((0, 8), (10, 19), committed_at_ms=OVERDUE, received_to=20), replica=source)
     manifest = replace(manifest, replaced=(Replaced("old", 1, UNSTAMPED), Replaced("older", 1, 0)))
@@ -192,5 +192,5 @@ def test_a_replica_is_left_alone_whatever_its_manifest_and_the_command_say() -> 
         assert decision.replica_of in decision.why_not
 
 
-def test_people_see_a_replicas_name_without_what_tells_its_places_apart() -> None:
+def test_a_replicas_name_is_shown_without_its_location_id() -> None:
     assert plain_names(("eu@0a1b2c3d", UNKNOWN, "us")) == ("eu", UNKNOWN, "us")

@@ -30,7 +30,7 @@ def test_exactly_the_keys_with_a_later_record_go() -> None:
     assert [r.offset for r in survivors if r.offset < 20] == [n for n in range(20) if n not in {1, 3, 5, 7, 9}]
 
 
-def test_no_deleted_key_has_a_value_while_more_data_arrives() -> None:
+def test_no_deleted_key_gets_a_value_back_while_more_data_arrives() -> None:
     store, sink = memory_log([record(n, f"{n}", "v") for n in range(10)])
     sink.append([record(10 + i, f"{n}", None) for i, n in enumerate(range(0, 10, 2))])
     sink.append([record(15 + i, f"{n}", "w") for i, n in enumerate((1, 3))])
@@ -56,7 +56,7 @@ def test_a_tombstone_with_a_very_old_timestamp_is_kept_for_its_whole_retention()
     assert load(store).next_offset == 2
 
 
-def test_two_keys_five_times_leave_the_last_of_each_and_the_report_counts_them() -> None:
+def test_two_keys_written_five_times_leave_the_last_of_each_and_are_counted() -> None:
     store, sink = memory_log([record(0, "0", "v"), record(1, "1", "v")])
     clean(store)
     sink.append([record(2, "0", "v"), record(3, "1", "v"), record(4, "0", "v")])
@@ -66,7 +66,7 @@ def test_two_keys_five_times_leave_the_last_of_each_and_the_report_counts_them()
     assert load(store).first_dirty_offset == 5
 
 
-def test_segments_from_the_first_young_one_on_are_left_alone_also_old_ones_behind_it() -> None:
+def test_no_segment_from_the_first_too_young_one_on_is_cleaned() -> None:
     clock = ManualClock()
     settings = replace(EAGER, min_compaction_lag_ms=HOUR_MS)
     store, sink = memory_log(clock=clock)
@@ -83,7 +83,7 @@ def test_segments_from_the_first_young_one_on_are_left_alone_also_old_ones_behin
 
 
 @pytest.mark.parametrize("span", [2**31 - 1, 2**31, 2**40])
-def test_offsets_that_are_far_apart_are_nothing_special(span: int) -> None:
+def test_widely_spaced_offsets_are_handled(span: int) -> None:
     offsets = [0, 1, span, span + 1, 3 * span]
     store, sink = memory_log()
     for offset in offsets:
@@ -95,7 +95,7 @@ def test_offsets_that_are_far_apart_are_nothing_special(span: int) -> None:
     assert (manifest.first_dirty_offset, manifest.next_offset) == (3 * span + 1, 3 * span + 1)
 
 
-def test_holes_at_segment_ends_are_passed_and_the_log_is_not_chosen_again() -> None:
+def test_holes_at_segment_ends_are_skipped_and_the_log_is_not_chosen_again() -> None:
     """KAFKA-8764: a checkpoint that stayed before a hole made the cleaner choose the same log for ever."""
     store, sink = memory_log()
     for base in (0, 10, 20):
@@ -122,14 +122,14 @@ def test_records_far_larger_than_a_block_are_cleaned(size: int) -> None:
     assert found[1].value == b"w" * size
 
 
-def test_keys_like_kafkas_transaction_markers_are_keys() -> None:
+def test_keys_resembling_transaction_markers_are_ordinary_keys() -> None:
     abort, commit = b"\x00\x00\x00\x00", b"\x00\x00\x00\x01"
     store, _ = memory_log([record(0, abort, "v"), record(1, commit, "v"), record(2, "a", "v")])
     clean(store)
     assert [r.offset for r in read_all(store)] == [0, 1, 2]
 
 
-def test_max_lag_cleans_each_block_after_its_own_lag_and_nothing_before() -> None:
+def test_max_lag_cleans_each_block_after_its_own_lag_and_not_earlier() -> None:
     """The lag counts from the first commit after the append: that one writes the time down, here a run's."""
     clock = ManualClock()
     settings = replace(EAGER, min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=6 * HOUR_MS)
@@ -150,7 +150,7 @@ def test_max_lag_cleans_each_block_after_its_own_lag_and_nothing_before() -> Non
     assert kept(read_all(store)) == ["0@10", "1@11"]
 
 
-def test_a_log_without_a_segment_left_is_not_chosen() -> None:
+def test_an_emptied_log_is_not_chosen() -> None:
     clock = ManualClock()
     settings = replace(EAGER, delete=True, retention_ms=HOUR_MS)
     store, sink = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
@@ -164,7 +164,7 @@ def test_a_log_without_a_segment_left_is_not_chosen() -> None:
     assert [p for p in clean(store, settings, clock=clock, seed=3).partitions if p.reasons] == []
 
 
-def test_timestamps_of_what_stays_never_change() -> None:
+def test_timestamps_of_remaining_records_never_change() -> None:
     store, _ = memory_log([record(0, "a", "v", 5), record(1, "b", None, 10), record(2, "c", "v", 15)])
     for seed in (1, 2, 3):
         clean(store, KEPT, seed=seed)
@@ -180,7 +180,7 @@ def test_cleaning_again_changes_nothing() -> None:
     assert load(store).object_names() == names
 
 
-def test_every_test_that_the_page_names_is_there() -> None:
+def test_every_test_named_on_the_page_exists() -> None:
     page = (ROOT / "docs/kafka-cleaner.md").read_text()
     code = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
     named = set(re.findall(r"`(test_\w+)`", page))

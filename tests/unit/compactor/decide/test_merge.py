@@ -42,7 +42,7 @@ def merged(manifest: Manifest, topic: TopicSettings = DELETE) -> list[tuple[int,
     return [(g.first, g.last) for g in merges(manifest.segments, manifest.first_dirty_offset, topic)]
 
 
-def test_a_dozen_small_neighbours_or_what_nearly_fills_a_segment_is_merged() -> None:
+def test_a_dozen_small_neighbours_or_a_nearly_full_group_is_merged() -> None:
     small = (10, 5, 5)
     assert merged(log(*[small] * SEGMENTS_MIN)) == [(0, SEGMENTS_MIN - 1)]
     assert merged(log(*[small] * (SEGMENTS_MIN - 1))) == []
@@ -50,7 +50,7 @@ def test_a_dozen_small_neighbours_or_what_nearly_fills_a_segment_is_merged() -> 
     assert merged(log((249, 5, 5), (249, 5, 5))) == []
 
 
-def test_nothing_is_merged_again_until_it_has_doubled_and_nothing_above_a_segments_size() -> None:
+def test_nothing_is_merged_again_before_it_doubled_or_above_the_segment_size() -> None:
     small = (10, 5, 5)
     assert merged(log((600, 5, 5), *[small] * 3)) == []
     assert merged(log((600, 5, 5), *[small] * SEGMENTS_MIN)) == [(1, SEGMENTS_MIN)]
@@ -66,17 +66,17 @@ def test_nothing_is_merged_again_until_it_has_doubled_and_nothing_above_a_segmen
         (10, 5, -1),  # counted from the append alone
     ],
 )
-def test_what_is_of_another_age_is_not_merged_across(odd: tuple[int, int, int]) -> None:
+def test_segments_of_different_age_are_not_merged(odd: tuple[int, int, int]) -> None:
     few = [(10, 5, 10**9)] * (SEGMENTS_MIN - 1)
     assert merged(log(*few, few[0], *few)) == [(0, 2 * SEGMENTS_MIN - 2)]
     assert merged(log(*few, odd, *few)) == []
 
 
-def test_what_is_of_no_known_age_is_not_merged_with_its_like_either() -> None:
+def test_segments_of_unknown_age_are_not_merged() -> None:
     assert merged(log(*[(10, UNSTAMPED, 5)] * (2 * SEGMENTS_MIN))) == []
 
 
-def test_each_run_of_one_age_is_judged_by_its_own() -> None:
+def test_each_run_of_one_age_is_judged_separately() -> None:
     few = [(10, 5, 5)] * SEGMENTS_MIN
     assert merged(log((10, 5 + 9 * SPAN, 10**9), *few, (10, 5 + 9 * SPAN, 10**9), *few)) == [
         (1, SEGMENTS_MIN),
@@ -84,7 +84,7 @@ def test_each_run_of_one_age_is_judged_by_its_own() -> None:
     ]
 
 
-def test_a_merge_leaves_the_first_dirty_offset_where_cleaning_has_put_it() -> None:
+def test_a_merge_does_not_move_the_first_dirty_offset() -> None:
     store, sink = memory_log(*[[record(i, f"k{i}", "v")] for i in range(SEGMENTS_MIN)])
     clean(store, replace(EAGER, segment_bytes=1))
     sink.session.refresh()
@@ -96,7 +96,7 @@ def test_a_merge_leaves_the_first_dirty_offset_where_cleaning_has_put_it() -> No
     assert load(store).first_dirty_offset == SEGMENTS_MIN
 
 
-def test_what_takes_the_place_of_segments_is_as_young_as_the_youngest_of_them_also_of_an_emptied_one() -> None:
+def test_a_merged_segment_is_as_young_as_its_youngest_source_even_an_emptied_one() -> None:
     manifest = log((10, 5, 5), (10, 9, 9), (10, 7, 7))
     manifest = replace(manifest, last_epoch=3, compactor=replace(manifest.compactor, epoch=3))
     new = entry(compactor_name(0, 3), 0, 10, appended_at_ms=5)
@@ -105,13 +105,13 @@ def test_what_takes_the_place_of_segments_is_as_young_as_the_youngest_of_them_al
     assert (made.appended_at_ms, made.base_offset, made.next_offset) == (9, 0, 30)
 
 
-def test_first_dirty_is_not_merged_across_and_a_span_of_nothing_merges_nothing() -> None:
+def test_nothing_is_merged_across_first_dirty_or_with_a_zero_span() -> None:
     manifest = log(*[(10, 5, 5)] * (2 * SEGMENTS_MIN), first_dirty=10 * SEGMENTS_MIN)
     assert merged(manifest) == [(0, SEGMENTS_MIN - 1), (SEGMENTS_MIN, 2 * SEGMENTS_MIN - 1)]
     assert merged(manifest, replace(DELETE, merge_span_ms=0)) == []
 
 
-def test_a_log_that_is_only_deleted_is_due_for_its_merges_after_all_that_is_cleaned() -> None:
+def test_a_delete_only_log_is_due_for_merges_after_all_logs_to_clean() -> None:
     small = decide_cleaning(log(*[(10, 5, 5)] * SEGMENTS_MIN), DELETE, 0)
     assert small.reasons == (Reason.MERGE,)
     assert small.is_merge
@@ -131,7 +131,7 @@ def test_only_a_policy_of_delete_merges() -> None:
     )
 
 
-def test_a_merge_changes_no_record_no_mark_and_no_offset() -> None:
+def test_a_merge_changes_neither_records_nor_marks_nor_offsets() -> None:
     store, sink = memory_log(
         *[[record(2 * i, "k", None if i % 3 else f"v{i}"), record(2 * i + 1, None, "x")] for i in range(30)]
     )
@@ -153,7 +153,7 @@ def test_a_merge_changes_no_record_no_mark_and_no_offset() -> None:
     assert verify_partition(store, PLACE, clock=ManualClock(), random=Random(0)).is_sound
 
 
-def test_what_is_due_for_a_merge_is_merged_however_small_the_tasks_are() -> None:
+def test_a_due_merge_happens_however_small_the_tasks_are() -> None:
     """A log that is due, and whose pass then finds nothing to do, would be claimed in every run for ever."""
     store, _ = memory_log(*[[record(i, f"k{i}", "v" * 500)] for i in range(3)])
     topic = replace(DELETE, segment_bytes=load(store).size_bytes + 100)
@@ -166,7 +166,7 @@ def test_what_is_due_for_a_merge_is_merged_however_small_the_tasks_are() -> None
 @pytest.mark.sharded
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32))
-def test_no_record_outlives_its_time_by_more_than_the_span_nor_goes_before_it(seed: int) -> None:
+def test_no_record_expires_early_or_later_than_the_merge_span_allows(seed: int) -> None:
     clock = ManualClock()
     random = Random(seed)
     store, sink = memory_log(clock=clock)

@@ -94,7 +94,7 @@ def test_a_tombstone_never_goes_before_its_value_however_often_the_log_is_cleane
     assert is_sound(store)
 
 
-def test_a_segment_in_the_clean_part_that_is_left_holds_first_dirty_where_it_is() -> None:
+def test_a_skipped_clean_segment_keeps_first_dirty_in_place() -> None:
     store, sink = memory_log(big(0, record(0, "k", "old")))
     clean(store, MIN_GARBAGE)
     assert load(store).first_dirty_offset == 11
@@ -109,7 +109,7 @@ def test_a_segment_in_the_clean_part_that_is_left_holds_first_dirty_where_it_is(
     assert [r.offset for r in read_all(store)] == [*range(1, 12), 13]
 
 
-def test_what_is_before_the_left_segment_is_clean_and_marked() -> None:
+def test_everything_before_the_skipped_segment_is_clean_and_marked() -> None:
     store, sink = memory_log([record(0, "t", "v"), record(1, "t", None), record(2, "k", "v")])
     sink.append(big(3, record(3, "k", "newer")))
     sink.append([record(14, "k", None)])
@@ -120,7 +120,7 @@ def test_what_is_before_the_left_segment_is_clean_and_marked() -> None:
     assert is_sound(store)
 
 
-def test_tombstones_that_are_due_alone_hold_nothing_back_and_go_with_the_next_rewrite() -> None:
+def test_tombstones_that_are_only_due_hold_nothing_back_and_go_with_the_next_rewrite() -> None:
     store, sink = memory_log(big(0, record(0, "t", None)))
     clean(store, MIN_GARBAGE)
     report = clean(store, MIN_GARBAGE, seed=2)
@@ -134,7 +134,7 @@ def test_tombstones_that_are_due_alone_hold_nothing_back_and_go_with_the_next_re
     assert load(store).purged_to == 0
 
 
-def test_tombstones_of_a_segment_that_is_left_for_its_keyless_records_are_marked_and_go() -> None:
+def test_tombstones_of_a_segment_skipped_for_its_keyless_records_are_marked_and_go() -> None:
     """Nothing superseded is in it: without the mark they would stay for ever, and make the log due in every run."""
     store, _ = memory_log(big(0, record(0, None, "no key"), record(1, "t", None)))
     topic = replace(MIN_GARBAGE, remove_keyless=True)
@@ -169,7 +169,7 @@ def stopped_pass() -> tuple[MemoryStore, Sink]:
     return store, sink
 
 
-def test_a_clean_tombstone_is_marked_although_a_clean_segment_before_it_is_left() -> None:
+def test_a_clean_tombstone_is_marked_although_an_earlier_clean_segment_is_skipped() -> None:
     store, _ = stopped_pass()
     settled = LogsBelowMinGarbage()
     (part,) = clean(store, MIN_GARBAGE, seed=2, below_min_garbage=settled).partitions
@@ -181,7 +181,7 @@ def test_a_clean_tombstone_is_marked_although_a_clean_segment_before_it_is_left(
     assert is_sound(store)
 
 
-def test_what_is_appended_behind_the_end_of_a_pass_does_not_make_it_worth_while() -> None:
+def test_appends_after_the_end_of_a_pass_do_not_make_it_worthwhile() -> None:
     """Tombstones that are due by themselves are settled as far as their pass would go."""
     store, sink = memory_log(big(0, record(0, "t", None)))
     settled = LogsBelowMinGarbage()
@@ -196,7 +196,7 @@ def test_what_is_appended_behind_the_end_of_a_pass_does_not_make_it_worth_while(
         assert clean(store, half, seed=offset, below_min_garbage=settled).quiet_partitions == 1
 
 
-def test_merging_takes_the_garbage_along() -> None:
+def test_merging_removes_the_garbage_too() -> None:
     store, sink = memory_log(big(0, record(0, "k", "old")))
     sink.append(big(11, record(11, "k", "new")))
     sink.append(big(22))
@@ -207,7 +207,7 @@ def test_merging_takes_the_garbage_along() -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_what_supersedes_a_record_that_is_left_grows_overdue_however_often_small_segments_come(seed: int) -> None:
+def test_a_skipped_record_becomes_overdue_however_often_small_segments_arrive(seed: int) -> None:
     """A merge of what stays dirty would have the age of its youngest part, pass after pass."""
     clock = ManualClock()
     store, sink = memory_log([record(i, f"only-{i}", "x" * 100) for i in range(600)], clock=clock)
@@ -225,7 +225,7 @@ def test_what_supersedes_a_record_that_is_left_grows_overdue_however_often_small
     assert len(load(store).segments) < 5, "and then they are merged"
 
 
-def test_force_and_an_overdue_record_know_no_floor() -> None:
+def test_force_and_overdue_records_ignore_min_garbage() -> None:
     for changes, settings in (
         ({"force": True}, MIN_GARBAGE),
         ({}, replace(MIN_GARBAGE, max_compaction_lag_ms=1_000)),
@@ -257,7 +257,7 @@ def job(store: MemoryStore | CountedStore, clock: ManualClock) -> Job:
     return Job(options, RunSelection(), store, executor, clock=clock, random=Random(2))
 
 
-def test_a_log_whose_garbage_is_not_worth_it_is_left_alone_until_something_changes() -> None:
+def test_a_log_with_too_little_garbage_is_not_due_until_something_changes() -> None:
     clock = ManualClock()
     store, sink = memory_log(big(0, record(0, "k", "old")), [record(11, "k", "new")], clock=clock)
     counted = CountedStore(store)
@@ -278,7 +278,7 @@ def test_a_log_whose_garbage_is_not_worth_it_is_left_alone_until_something_chang
     assert load(store).first_dirty_offset == load(store).next_offset
 
 
-def test_the_report_says_how_many_segments_were_left() -> None:
+def test_the_report_counts_skipped_segments() -> None:
     store, _ = deleted_key()
     report = clean(store, MIN_GARBAGE)
     assert "1 segments not rewritten, garbage below segment.min.garbage.ratio" in "\n".join(text_lines(report))
@@ -308,7 +308,7 @@ KEPT = SegmentStats(10, 10, 100)
 @pytest.mark.parametrize(
     ("least_ratio", "left"), [(0.0, ()), (0.1, ()), (0.2, (0,)), (0.21, (0,)), (0.5, (0, 2)), (1.0, (0, 2))]
 )
-def test_only_less_than_the_least_ratio_is_left(least_ratio: float, left: tuple[int, ...]) -> None:
+def test_only_segments_below_the_minimum_ratio_are_skipped(least_ratio: float, left: tuple[int, ...]) -> None:
     stats = (loses(0.1), KEPT, loses(0.4))
     work = log(*stats)
     found = apply_min_garbage(work, group(work.entries, stats, segment_bytes=1, unit_bytes=10**9), stats, least_ratio)
@@ -317,7 +317,7 @@ def test_only_less_than_the_least_ratio_is_left(least_ratio: float, left: tuple[
     assert all(g.first not in left for g in found.groups)
 
 
-def test_without_a_floor_the_pass_is_kafkas() -> None:
+def test_without_min_garbage_a_pass_equals_kafkas() -> None:
     stats = (loses(0.001), replace(KEPT, mark_count=1), SegmentStats(10, 0, 0, superseded_count=10))
     work = log(*stats)
     groups = group(work.entries, stats, segment_bytes=1, unit_bytes=10**9)
@@ -325,7 +325,7 @@ def test_without_a_floor_the_pass_is_kafkas() -> None:
     assert (list(found.groups), found.stats, found.first_dirty) == (groups, stats, 30)
 
 
-def test_from_the_left_segment_on_nothing_is_marked_and_what_is_emptied_still_goes() -> None:
+def test_nothing_after_the_skipped_segment_is_marked_but_emptied_segments_go() -> None:
     marking = replace(KEPT, mark_count=1)
     stats = (marking, loses(0.1, marks=2), marking, SegmentStats(10, 0, 0, superseded_count=10), loses(0.9, marks=1))
     work = log(*stats)
@@ -340,7 +340,7 @@ def test_from_the_left_segment_on_nothing_is_marked_and_what_is_emptied_still_go
     assert (found.first_dirty, found.unmarked_from, found.left) == (10, 1, (1,))
 
 
-def test_clean_tombstones_are_marked_behind_a_left_segment_unless_they_go_into_the_dirty_part() -> None:
+def test_clean_tombstones_after_a_skipped_segment_are_marked_unless_merged_into_the_dirty_part() -> None:
     marking = replace(KEPT, mark_count=1)
     stats = (loses(0.1, marks=1), marking, marking, marking, loses(0.9, marks=1))
     work = log(*stats, first_dirty=30)
@@ -367,7 +367,7 @@ def test_clean_tombstones_are_marked_behind_a_left_segment_unless_they_go_into_t
     assert [g.first for g in found.groups] == [0, 1, 2, 4]
 
 
-def test_a_left_segment_behind_the_first_one_gets_no_marks_for_an_older_record_may_be_left() -> None:
+def test_later_skipped_segments_get_no_marks_because_an_older_record_may_remain() -> None:
     stats = (KEPT, loses(0.1, marks=1), loses(0.1, marks=1), loses(0.9, marks=1))
     work = log(*stats)
     entries = tuple(replace(e, tombstone_count=1, unmarked_tombstone_count=1) for e in work.entries)
@@ -388,7 +388,7 @@ def test_first_dirty_never_goes_back() -> None:
     assert (found.first_dirty, found.unmarked_from) == (15, 1)
 
 
-def test_the_floor_is_set_for_all_topics_or_one_and_never_followed() -> None:
+def test_min_garbage_is_set_for_all_topics_or_one_and_never_followed_from_kafka() -> None:
     options = CompactOptions.parse(
         {"s3.bucket.name": "b", "segment.min.garbage.ratio": "0.1", "topic.users.segment.min.garbage.ratio": "0.4"}
     )
@@ -399,7 +399,7 @@ def test_the_floor_is_set_for_all_topics_or_one_and_never_followed() -> None:
         CompactOptions.parse({"s3.bucket.name": "b", "segment.min.garbage.ratio": "1.5"})
 
 
-def test_what_is_settled_is_not_settled_for_another_floor() -> None:
+def test_a_log_settled_under_one_min_garbage_is_not_settled_under_another() -> None:
     store, _ = memory_log(big(0, record(0, "k", "old")), [record(11, "k", "new")])
     settled = LogsBelowMinGarbage()
     report: RunReport = clean(store, MIN_GARBAGE, below_min_garbage=settled)

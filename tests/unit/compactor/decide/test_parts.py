@@ -74,19 +74,19 @@ def cuts(parts: tuple[PassPart, ...]) -> list[tuple[int, ...]]:
 # cut
 
 
-def test_what_fits_is_one_part_and_the_pass_to_its_end() -> None:
+def test_a_pass_that_fits_is_one_part() -> None:
     job = log(3)
     chosen = pass_plan(job, group(0), group(1), group(2))
     assert cut(job, chosen, 300) == (PassPart((0, 1, 2), 30, is_last=True),)
 
 
-def test_one_byte_less_is_two_parts_and_the_first_ends_where_the_second_begins() -> None:
+def test_one_byte_below_the_limit_gives_two_adjacent_parts() -> None:
     job = log(3)
     chosen = pass_plan(job, group(0), group(1), group(2))
     assert cut(job, chosen, 299) == (PassPart((0, 1), 20, is_last=False), PassPart((2,), 30, is_last=True))
 
 
-def test_a_group_above_the_limit_is_a_part_by_itself() -> None:
+def test_a_group_above_the_limit_is_a_part_of_its_own() -> None:
     job = log(4)
     chosen = pass_plan(job, group(0, moved=10), group(1, moved=10_000), group(2, moved=10), group(3, moved=10))
     assert cuts(cut(job, chosen, 50)) == [(0,), (1,), (2, 3)]
@@ -94,59 +94,59 @@ def test_a_group_above_the_limit_is_a_part_by_itself() -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 99, 100])
-def test_every_group_by_itself_is_still_every_group_once(limit: int) -> None:
+def test_one_group_per_part_still_covers_every_group_once(limit: int) -> None:
     job = log(4)
     chosen = pass_plan(job, *(group(at) for at in range(4)))
     assert cuts(cut(job, chosen, limit)) == [(0,), (1,), (2,), (3,)]
 
 
-def test_a_pass_without_anything_to_do_has_one_part() -> None:
+def test_a_pass_with_nothing_to_do_has_one_part() -> None:
     job = log(2)
     assert cut(job, pass_plan(job), 1) == (PassPart((), 20, is_last=True),)
 
 
-def test_what_only_unlinks_costs_nothing_and_goes_with_its_neighbours() -> None:
+def test_groups_that_only_unlink_cost_nothing_and_join_their_neighbours() -> None:
     job = log(4)
     chosen = pass_plan(job, group(0), group(1, kept=()), group(2, kept=()), group(3))
     assert cuts(cut(job, chosen, 100)) == [(0, 1, 2), (3,)]
     assert cuts(cut(job, pass_plan(job, group(0, kept=()), group(1), group(2)), 100)) == [(0, 1), (2,)]
 
 
-def test_new_indexes_wait_for_the_last_part_whatever_their_place() -> None:
+def test_new_indexes_wait_for_the_last_part() -> None:
     job = log(5)
     chosen = pass_plan(job, remark(0), group(1), remark(2), group(3), remark(4))
     parts = cut(job, chosen, 100)
     assert parts == (PassPart((1,), 30, is_last=False), PassPart((0, 2, 3, 4), 50, is_last=True))
 
 
-def test_where_only_indexes_are_new_there_is_one_part_however_many_they_are() -> None:
+def test_a_pass_with_new_indexes_only_has_one_part() -> None:
     job = log(3)
     chosen = pass_plan(job, remark(0), remark(1), remark(2))
     assert cut(job, chosen, 1) == (PassPart((0, 1, 2), 30, is_last=True),)
 
 
-def test_a_part_never_says_more_is_clean_than_the_pass_does_in_the_end() -> None:
+def test_no_part_claims_more_clean_than_the_whole_pass() -> None:
     """The minimum has left the segment at 10: from there on nothing is clean, whatever the parts rewrite behind it."""
     job = log(4)
     chosen = pass_plan(job, group(0), group(2), group(3), first_dirty=10)
     assert [p.first_dirty for p in cut(job, chosen, 100)] == [10, 10, 10]
 
 
-def test_the_next_part_begins_with_the_first_segment_of_its_group_also_of_an_emptied_one() -> None:
+def test_the_next_part_starts_at_its_groups_first_segment_even_an_emptied_one() -> None:
     job = log(6)
     merged = group(2, 4, kept=(3, 4))
     chosen = pass_plan(job, group(0), merged, group(5), stats={2: EMPTIED})
     assert [p.first_dirty for p in cut(job, chosen, 100)] == [20, 50, 60]
 
 
-def test_a_merge_that_goes_across_the_first_dirty_offset_is_in_one_part() -> None:
+def test_a_merge_across_the_first_dirty_offset_is_in_one_part() -> None:
     job = log(4, first_dirty=20)
     chosen = pass_plan(job, group(0), group(1, 2), group(3))
     parts = cut(job, chosen, 100)
     assert (cuts(parts), [p.first_dirty for p in parts]) == ([(0,), (1,), (2,)], [10, 30, 40])
 
 
-def test_parts_of_a_merge_say_nothing_about_the_first_dirty_offset() -> None:
+def test_parts_of_a_merge_do_not_set_the_first_dirty_offset() -> None:
     job = log(4)
     chosen = only_merge(job, [group(0, 1), group(2, 3)])
     assert [p.first_dirty for p in cut(job, chosen, 100)] == [NO_OFFSET, NO_OFFSET]
@@ -154,7 +154,7 @@ def test_parts_of_a_merge_say_nothing_about_the_first_dirty_offset() -> None:
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(100))
-def test_any_cut_has_each_group_once_in_order_and_keeps_to_the_limit(seed: int) -> None:
+def test_any_cut_has_each_group_once_in_order_within_the_limit(seed: int) -> None:
     random = Random(seed)
     at, groups = 0, []
     while at < 12:
@@ -186,7 +186,7 @@ def test_any_cut_has_each_group_once_in_order_and_keeps_to_the_limit(seed: int) 
 # units
 
 
-def test_a_unit_has_the_segments_that_keep_records_and_the_range_of_all_of_its_group() -> None:
+def test_a_unit_has_the_segments_with_remaining_records_and_its_groups_whole_range() -> None:
     job = log(4)
     chosen = pass_plan(job, group(0, 2, kept=(0, 2)), stats={1: EMPTIED})
     (part,) = cut(job, chosen, WHOLE)
@@ -200,14 +200,14 @@ def test_a_unit_has_the_segments_that_keep_records_and_the_range_of_all_of_its_g
     assert unit.mask_keys() == [(3, 0), (3, 2)]
 
 
-def test_what_is_only_unlinked_needs_no_unit_and_keeps_the_numbers_of_the_others() -> None:
+def test_unlinked_groups_need_no_unit_and_do_not_shift_numbers() -> None:
     job = log(3)
     chosen = pass_plan(job, group(0, kept=()), group(1), group(2, kept=()), stats={0: EMPTIED, 2: EMPTIED})
     (part,) = cut(job, chosen, WHOLE)
     assert [u.group for u in units(job, chosen, part, {})] == [1]
 
 
-def test_a_pass_in_one_part_marks_in_what_it_writes() -> None:
+def test_a_pass_in_one_part_marks_in_its_own_output() -> None:
     job = log(2)
     chosen = pass_plan(job, group(0), remark(1), stats={1: KEPT})
     (part,) = cut(job, chosen, WHOLE)
@@ -216,7 +216,7 @@ def test_a_pass_in_one_part_marks_in_what_it_writes() -> None:
     assert found[1].mask_keys() == []
 
 
-def test_only_the_last_part_marks_and_then_also_what_the_earlier_ones_have_written() -> None:
+def test_only_the_last_part_marks_including_the_output_of_earlier_parts() -> None:
     job = log(3)
     chosen = pass_plan(job, group(0), group(1), group(2))
     first, second, last = cut(job, chosen, 100)
@@ -230,7 +230,7 @@ def test_only_the_last_part_marks_and_then_also_what_the_earlier_ones_have_writt
     assert (again.base_offset, again.next_offset, again.epoch, again.mask_keys()) == (0, 10, EPOCH, [])
 
 
-def test_behind_a_left_segment_nothing_is_marked_in_any_part() -> None:
+def test_no_part_marks_anything_after_a_skipped_segment() -> None:
     job = log(4)
     chosen = pass_plan(job, group(0), group(2), group(3), first_dirty=10, unmarked_from=1)
     _, _, last = cut(job, chosen, 100)
@@ -239,7 +239,7 @@ def test_behind_a_left_segment_nothing_is_marked_in_any_part() -> None:
     assert [(u.group, u.is_marking) for u in units(job, chosen, last, written)] == [(2, False), (3, True)]
 
 
-def test_a_merge_marks_nothing_in_any_part() -> None:
+def test_no_part_of_a_merge_marks_anything() -> None:
     job = log(4)
     chosen = only_merge(job, [group(0, 1), group(2, 3)])
     parts = cut(job, chosen, 100)
@@ -267,7 +267,7 @@ def commits(job: LogJob, chosen: PassPlan, limit: int) -> list[Replacement]:
     return found
 
 
-def test_a_part_is_not_whole_and_keeps_the_lease_and_the_last_one_is_and_gives_it_back() -> None:
+def test_the_lease_is_kept_until_the_last_part_ends_the_pass() -> None:
     job = log(3)
     found = commits(job, pass_plan(job, group(0), group(1), group(2)), 100)
     assert [(r.whole, r.release_lease, r.first_dirty_offset) for r in found] == [
@@ -277,7 +277,7 @@ def test_a_part_is_not_whole_and_keeps_the_lease_and_the_last_one_is_and_gives_i
     ]
 
 
-def test_the_swaps_of_all_parts_are_each_segment_once_and_then_the_new_indexes() -> None:
+def test_parts_replace_each_segment_once_and_then_the_new_indexes() -> None:
     job = log(4)
     chosen = pass_plan(job, group(0, 1), group(2, kept=()), group(3), stats={2: EMPTIED})
     first, last = commits(job, chosen, 100)
@@ -288,7 +288,7 @@ def test_the_swaps_of_all_parts_are_each_segment_once_and_then_the_new_indexes()
     assert (again.base_offset, again.next_offset) == (0, 20)
 
 
-def test_what_was_removed_is_told_by_the_part_that_removes_it() -> None:
+def test_each_part_reports_what_it_removes() -> None:
     job = log(3)
     stats = {
         0: replace(DIRTY, purged_to=5, purged_epoch=4),
@@ -301,14 +301,14 @@ def test_what_was_removed_is_told_by_the_part_that_removes_it() -> None:
     assert (whole.purged_to, whole.purged_epoch) == (12, 4)
 
 
-def test_every_part_tells_how_far_the_map_went_by_which_it_removes() -> None:
+def test_every_part_reports_how_far_its_offset_map_went() -> None:
     job = log(3)
     chosen = pass_plan(job, group(0), group(1), group(2), first_dirty=10, unmarked_from=1)
     for limit in (100, WHOLE):
         assert {r.mapped_to for r in commits(job, chosen, limit)} == {job.end}
 
 
-def test_an_emptied_segment_inside_a_group_tells_its_purges_too() -> None:
+def test_an_emptied_segment_inside_a_group_reports_its_purges() -> None:
     job = log(3)
     stats = {1: SegmentStats(10, 0, 0, purged_count=10, purged_to=19, purged_epoch=7)}
     (whole,) = commits(job, pass_plan(job, group(0, 2, kept=(0, 2)), stats=stats), WHOLE)

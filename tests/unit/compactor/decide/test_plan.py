@@ -27,11 +27,11 @@ EMPTY = stats(0, kept=0, removed=6)
 WHOLE = stats(100, removed=0)
 
 
-def test_a_segment_with_nothing_to_remove_is_not_touched() -> None:
+def test_a_segment_with_nothing_to_remove_is_unchanged() -> None:
     assert groups(WHOLE, segment_bytes=100) == []
 
 
-def test_only_marks_mean_a_new_index_alone() -> None:
+def test_marks_alone_need_only_a_new_index() -> None:
     (found,) = groups(stats(100, removed=0, marks=2))
     assert found.is_remark
     assert found.moved_bytes == 100, "the index, read and written"
@@ -43,34 +43,34 @@ def test_a_segment_with_nothing_left_is_unlinked_without_a_task() -> None:
     assert found.moved_bytes == 0
 
 
-def test_limits_of_one_segment_give_singles_and_larger_ones_give_groups_in_order() -> None:
+def test_a_limit_of_one_segment_gives_singles_and_larger_limits_give_ordered_groups() -> None:
     segments = [stats(50) for _ in range(7)]
     assert spans(groups(*segments, segment_bytes=50)) == [(i, i) for i in range(7)]
     assert spans(groups(*segments, segment_bytes=150)) == [(0, 2), (3, 5), (6, 6)]
     assert spans(groups(*segments, segment_bytes=10**9)) == [(0, 6)]
 
 
-def test_small_neighbours_do_not_drag_a_large_one_through_every_pass() -> None:
+def test_small_neighbours_do_not_cause_a_large_segments_rewrite_in_every_pass() -> None:
     found = groups(stats(500, removed=0), stats(10), stats(10))
     assert spans(found) == [(1, 2)]
 
 
-def test_untouched_neighbours_are_merged_where_the_result_doubles_the_largest() -> None:
+def test_unchanged_neighbours_are_merged_if_the_result_doubles_the_largest() -> None:
     assert spans(groups(WHOLE, WHOLE)) == [(0, 1)]
     assert spans(groups(WHOLE, stats(99, removed=0))) == []
 
 
-def test_empty_segments_between_are_swallowed_by_the_merge() -> None:
+def test_empty_segments_between_others_join_the_merge() -> None:
     (found,) = groups(stats(50), EMPTY, stats(50))
     assert (found.first, found.last, found.kept) == (0, 2, (0, 2))
 
 
-def test_empty_segments_beside_one_that_stays_are_unlinked_by_themselves() -> None:
+def test_empty_segments_beside_an_unchanged_one_are_unlinked_alone() -> None:
     found = groups(stats(500, removed=0), EMPTY, EMPTY)
     assert [(g.first, g.is_unlink) for g in found] == [(1, True), (2, True)]
 
 
-def test_segments_without_timestamps_are_merged_with_their_like_alone() -> None:
+def test_segments_without_timestamps_are_merged_only_with_each_other() -> None:
     times = [-1, -1, 5, 5, 5, -1, -1]
     entries = [
         entry(sink_name(10 * i), 10 * i, 10 * i + 10, size_bytes=100, max_timestamp=at) for i, at in enumerate(times)
@@ -81,13 +81,13 @@ def test_segments_without_timestamps_are_merged_with_their_like_alone() -> None:
     assert spans(group(entries, emptied, segment_bytes=1_000, unit_bytes=10**9)) == [(0, 6)]
 
 
-def test_unit_bytes_split_what_could_be_one_output() -> None:
+def test_unit_bytes_split_a_group_that_could_be_one_output() -> None:
     assert spans(groups(*[stats(10)] * 6, unit_bytes=200)) == [(0, 1), (2, 3), (4, 5)]
 
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(200))
-def test_groups_cover_what_changes_once_and_obey_the_limits(seed: int) -> None:
+def test_groups_cover_every_change_once_within_the_limits(seed: int) -> None:
     random = Random(seed)
     segments = [
         random.choice([EMPTY, WHOLE, stats(random.randrange(1, 400)), stats(random.randrange(1, 400), removed=0)])
@@ -106,7 +106,7 @@ def test_groups_cover_what_changes_once_and_obey_the_limits(seed: int) -> None:
 
 
 @pytest.mark.parametrize("task_count", [1, 2, 7, 100])
-def test_dealing_gives_every_item_once_and_balances_bytes(task_count: int) -> None:
+def test_distribution_assigns_every_item_once_and_balances_bytes(task_count: int) -> None:
     random = Random(task_count)
     costs = [random.randrange(1, 1_000) for _ in range(60)]
     portions = distribute(costs, task_count)
@@ -119,6 +119,6 @@ def test_dealing_gives_every_item_once_and_balances_bytes(task_count: int) -> No
 @pytest.mark.parametrize(
     ("total_mb", "tasks"), [(0, 2), (1, 2), (1000, 2), (1024, 4), (2000, 6), (2048, 8), (1_000_000, 8)]
 )
-def test_a_task_is_worth_its_start_and_a_slot_has_four_at_most(total_mb: int, tasks: int) -> None:
+def test_a_task_is_worth_starting_and_a_slot_has_at_most_four(total_mb: int, tasks: int) -> None:
     costs = [2**20] * total_mb
     assert tasks_for(costs, 2, least_bytes=256 * 2**20) == tasks

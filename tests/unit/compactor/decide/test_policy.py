@@ -40,7 +40,7 @@ def log(*sizes: int, first_dirty: int = 0, appended: tuple[int, ...] = (), **cha
     return empty_manifest(**values)
 
 
-def test_two_clean_two_cleanable_and_two_young_segments_give_kafkas_ratio() -> None:
+def test_the_dirty_ratio_equals_kafkas() -> None:
     manifest = log(10, 20, 30, 40, 50, 60, first_dirty=20, appended=(0, 0, 0, 0, NOW - 5, 0))
     parts = clean_range(manifest, replace(HALF, min_compaction_lag_ms=10), SEEN)
     assert (parts.first_dirty, parts.end) == (20, 40)
@@ -55,7 +55,7 @@ def test_the_ratio_must_be_strictly_above_the_setting(ratio: float, is_due: bool
     assert bool(decision.why_not) != is_due
 
 
-def test_a_ratio_of_one_never_triggers_and_an_empty_log_neither() -> None:
+def test_neither_a_ratio_of_one_nor_an_empty_log_triggers() -> None:
     assert not decide_cleaning(log(100), replace(HALF, min_cleanable_dirty_ratio=1.0), SEEN).is_due
     assert not decide_cleaning(empty_manifest(), replace(HALF, min_cleanable_dirty_ratio=0.0), SEEN).is_due
 
@@ -66,7 +66,7 @@ def test_min_lag_counts_from_the_append(age: int, end: int) -> None:
     assert clean_range(manifest, replace(HALF, min_compaction_lag_ms=10), SEEN).end == end
 
 
-def test_an_append_time_that_is_not_stamped_yet_is_young_under_a_lag_and_cleanable_without() -> None:
+def test_an_unstamped_append_is_too_young_under_a_lag_and_cleanable_without() -> None:
     manifest = log(100, appended=(UNSTAMPED,))
     assert clean_range(manifest, replace(HALF, min_compaction_lag_ms=1), SEEN).end == 0
     assert clean_range(manifest, HALF, SEEN).end == 10
@@ -79,7 +79,7 @@ def test_a_clean_segment_is_never_too_young() -> None:
     assert (parts.end, parts.cleanable_bytes) == (30, 50)
 
 
-def test_the_oldest_dirty_record_says_how_long_a_log_is_overdue() -> None:
+def test_the_oldest_dirty_record_determines_how_long_a_log_is_overdue() -> None:
     manifest = log(10, 20, 30, first_dirty=10, appended=(NOW - 900, NOW - 150, NOW - 120))
     decision = decide_cleaning(manifest, replace(HALF, max_compaction_lag_ms=100, min_cleanable_dirty_ratio=1.0), NOW)
     assert (decision.reasons, decision.overdue_ms, decision.end) == ((Reason.OVERDUE,), 50, 30)
@@ -91,14 +91,14 @@ def test_future_record_timestamps_block_nothing() -> None:
     assert clean_range(future, replace(HALF, min_compaction_lag_ms=10), SEEN).end == 10
 
 
-def test_a_first_dirty_offset_outside_the_log_means_the_whole_log() -> None:
+def test_with_a_first_dirty_offset_outside_the_log_all_of_it_is_dirty() -> None:
     manifest = log(10, 10, first_dirty=20)
     assert clean_range(replace(manifest, first_dirty_offset=99), HALF, SEEN).first_dirty == 0
     shifted = replace(manifest, segments=manifest.segments[1:], log_start_offset=10, first_dirty_offset=5)
     assert clean_range(shifted, HALF, SEEN).first_dirty == 10
 
 
-def test_a_segment_that_first_dirty_cuts_is_cleanable_once_and_not_clean_too() -> None:
+def test_a_segment_cut_by_first_dirty_counts_once_as_cleanable() -> None:
     parts = clean_range(log(10, 20, 40, first_dirty=15), HALF, SEEN)
     assert (parts.clean_bytes, parts.cleanable_bytes) == (10, 60)
 
@@ -135,7 +135,7 @@ def test_a_passed_delete_horizon_makes_a_clean_log_due_by_itself() -> None:
     assert decision.end == 20
 
 
-def test_due_tombstones_do_not_drag_the_dirty_part_along() -> None:
+def test_due_tombstones_do_not_cause_cleaning_of_the_dirty_part() -> None:
     settings = replace(HALF, delete_retention_ms=1_000)
     decision = decide_cleaning(marked(NOW - 1_000, dirty=True), settings, SEEN)
     assert decision.reasons == (Reason.HORIZON,)
@@ -156,7 +156,7 @@ def test_tombstones_of_the_dirty_part_make_no_log_due() -> None:
     assert not decide_cleaning(cut, replace(HALF, delete_retention_ms=1_000), SEEN).is_due
 
 
-def test_a_pass_for_tombstones_has_no_segment_that_the_first_dirty_offset_cuts() -> None:
+def test_a_pass_for_tombstones_omits_a_segment_cut_by_first_dirty() -> None:
     manifest = replace(marked(NOW - 1_000), first_dirty_offset=15)
     decision = decide_cleaning(manifest, replace(HALF, delete_retention_ms=1_000), SEEN)
     assert (decision.reasons, decision.end) == ((Reason.HORIZON,), 15)
@@ -165,7 +165,7 @@ def test_a_pass_for_tombstones_has_no_segment_that_the_first_dirty_offset_cuts()
     assert not job.is_dirty(manifest.segments[1])
 
 
-def test_a_segment_that_the_first_dirty_offset_cuts_is_dirty() -> None:
+def test_a_segment_cut_by_first_dirty_is_dirty() -> None:
     manifest = log(10, 10, 10, first_dirty=15)
     decision = decide_cleaning(manifest, replace(HALF, min_cleanable_dirty_ratio=0.0), SEEN)
     job = log_job(0, PLACE, Pinned(manifest, "etag", SEEN), decision, HALF, 4)
@@ -183,7 +183,7 @@ def test_a_segment_that_the_first_dirty_offset_cuts_is_dirty() -> None:
         ({"keyless_count": 1}, False, False),
     ],
 )
-def test_a_clean_segment_is_read_for_what_is_to_be_done_with_it_alone(
+def test_a_clean_segment_is_read_only_if_it_needs_work(
     changes: dict[str, Any], remove_keyless: bool, is_read: bool
 ) -> None:
     manifest = log(50, 50, first_dirty=20, passes=(Pass(3, 0), Pass(4, NOW)), last_epoch=4)
@@ -193,7 +193,7 @@ def test_a_clean_segment_is_read_for_what_is_to_be_done_with_it_alone(
     assert job.needs_index(replace(manifest.segments[0], **changes)) == is_read
 
 
-def test_a_pass_that_is_not_stamped_is_never_due_but_wants_its_stamp() -> None:
+def test_an_unstamped_pass_is_never_due_but_needs_its_stamp() -> None:
     manifest = marked(UNSTAMPED)
     assert due_epochs(manifest, 0, SEEN) == frozenset()
     decision = decide_cleaning(manifest, replace(HALF, delete_retention_ms=1_000), SEEN)
@@ -203,7 +203,7 @@ def test_a_pass_that_is_not_stamped_is_never_due_but_wants_its_stamp() -> None:
     assert decide_cleaning(manifest, replace(HALF, delete_retention_ms=0), SEEN).reasons == (Reason.HORIZON,)
 
 
-def test_append_times_want_their_stamp_only_where_a_lag_needs_them() -> None:
+def test_append_times_are_stamped_only_if_a_lag_needs_them() -> None:
     manifest = log(100, appended=(UNSTAMPED,), first_dirty=10)
     assert decide_cleaning(manifest, HALF, SEEN).maintenance == ()
     assert decide_cleaning(manifest, replace(HALF, min_compaction_lag_ms=5), SEEN).maintenance == (
@@ -214,7 +214,7 @@ def test_append_times_want_their_stamp_only_where_a_lag_needs_them() -> None:
     )
 
 
-def test_replaced_objects_want_a_stamp_and_then_deletion() -> None:
+def test_replaced_objects_are_stamped_and_then_deleted() -> None:
     settings = replace(HALF, file_delete_delay_ms=100)
     fresh = log(100, first_dirty=10, replaced=(Replaced("x", 1, UNSTAMPED),))
     assert decide_cleaning(fresh, settings, SEEN).maintenance == (MaintenanceTask.STAMP,)
@@ -224,7 +224,7 @@ def test_replaced_objects_want_a_stamp_and_then_deletion() -> None:
     assert decide_cleaning(due, settings, SEEN).maintenance == (MaintenanceTask.DELETE,)
 
 
-def test_a_topic_that_is_not_compacted_is_left_alone_but_for_its_chores() -> None:
+def test_an_uncompacted_topic_gets_maintenance_only() -> None:
     manifest = log(100, replaced=(Replaced("x", 1, UNSTAMPED),))
     decision = decide_cleaning(manifest, replace(HALF, compact=False), SEEN, force=True)
     assert not decision.is_due
@@ -232,7 +232,7 @@ def test_a_topic_that_is_not_compacted_is_left_alone_but_for_its_chores() -> Non
     assert decision.maintenance == (MaintenanceTask.STAMP,)
 
 
-def test_a_young_segment_that_takes_an_emptied_logs_range_is_not_cleanable() -> None:
+def test_a_young_segment_covering_an_emptied_logs_range_is_not_cleanable() -> None:
     """Its range begins at the log start, so first_dirty is inside it; nothing of it may be cleaned yet."""
     clock = ManualClock()
     store, sink = memory_log([record(0, "a", "1"), record(1, "a", None)], clock=clock)

@@ -60,36 +60,36 @@ def test_a_record_stays_unless_it_is_superseded_or_its_mark_is_due(row: Row, due
     assert decided(row, due=due).keep.tolist() == [stays]
 
 
-def test_a_superseded_tombstone_is_superseded_and_not_purged_even_if_it_is_due() -> None:
+def test_a_superseded_tombstone_counts_as_superseded_not_purged_even_if_due() -> None:
     """A purge is told to readers; this one needs none, for they meet the newer record."""
     found = decided(marked(3, is_superseded=True), due={3})
     assert (found.superseded_count, found.purged_count, found.kept_count) == (1, 0, 0)
     assert (found.purged_to, found.purged_epoch) == (-1, 0)
 
 
-def test_the_last_purged_offset_and_the_latest_purged_mark_are_told() -> None:
+def test_the_last_purged_offset_and_latest_purged_mark_are_reported() -> None:
     found = decided(marked(7), marked(5), VALUE, marked(5), marked(9), due={5, 7})
     assert (found.purged_count, found.purged_to, found.purged_epoch) == (3, 30, 7)
 
 
-def test_only_tombstones_that_stay_without_a_mark_are_to_be_marked() -> None:
+def test_only_remaining_unmarked_tombstones_are_to_be_marked() -> None:
     found = decided(UNMARKED, OLD_UNMARKED, marked(3), marked(4), VALUE, due={4})
     assert (found.mark_count, found.tombstone_count, found.kept_count) == (1, 2, 3)
 
 
-def test_keyless_records_go_only_where_that_is_asked_for_and_are_counted_as_nothing_else() -> None:
+def test_keyless_records_are_removed_only_on_request_and_counted_separately() -> None:
     assert decided(KEYLESS, VALUE).keep.tolist() == [True, True]
     found = decided(KEYLESS, VALUE, KEYLESS, OLD_VALUE, remove_keyless=True)
     assert found.keep.tolist() == [False, True, False, False]
     assert (found.keyless_count, found.superseded_count, found.purged_count) == (2, 1, 0)
 
 
-def test_what_is_kept_is_weighed_by_its_bytes() -> None:
+def test_remaining_records_are_counted_by_their_bytes() -> None:
     found = decided(OLD_VALUE, VALUE, VALUE)
     assert (found.kept_payload_bytes, found.payload_bytes) == (101 + 102, 100 + 101 + 102)
 
 
-def test_new_marks_go_to_tombstones_without_one_and_every_old_mark_stays() -> None:
+def test_unmarked_tombstones_get_new_marks_and_old_marks_stay() -> None:
     """A mark that is made anew would begin its time anew, for ever."""
     rows = table(UNMARKED, marked(3), VALUE, marked(4), UNMARKED, KEYLESS)
     keep = np.array([True, True, True, False, True, True])

@@ -65,7 +65,7 @@ def gone(manifest: Manifest, settings: TopicSettings = DELETE, now_ms: int = SEE
 # What goes
 
 
-def test_segments_go_oldest_first_up_to_the_first_that_may_stay() -> None:
+def test_segments_expire_oldest_first_up_to_the_first_that_stays() -> None:
     old, young = (50, NOW - 1_000, NOW - 1_000), (50, NOW - 999, NOW - 999)
     found = expiry(log(old, old, young, old), DELETE, SEEN)
     assert (len(found.segments), found.by_time, found.log_start_offset) == (2, 2, 20)
@@ -74,7 +74,7 @@ def test_segments_go_oldest_first_up_to_the_first_that_may_stay() -> None:
     assert "retention.ms" in found.why_not
 
 
-def test_the_last_segment_goes_too_and_the_log_starts_at_its_end() -> None:
+def test_the_last_segment_can_expire_and_the_log_then_starts_at_its_end() -> None:
     found = expiry(log((50, 1, 1), (50, 1, 1)), DELETE, SEEN)
     assert (len(found.segments), found.log_start_offset, found.why_not) == (2, 20, "")
 
@@ -98,28 +98,28 @@ def test_age_counts_from_the_earlier_of_the_append_and_the_largest_timestamp(
     assert gone(log((50, appended, timestamp))) == goes
 
 
-def test_a_segment_from_the_future_does_not_keep_what_is_behind_it() -> None:
+def test_a_segment_with_future_timestamps_does_not_keep_later_ones() -> None:
     assert gone(log((50, 1, 2**60), (50, 1, 1), (50, NOW, NOW))) == 2
 
 
-def test_a_segment_from_the_past_behind_a_young_one_stays() -> None:
+def test_an_old_segment_after_a_young_one_stays() -> None:
     assert gone(log((50, NOW, NOW), (50, NOW, 0))) == 0
 
 
-def test_retention_of_nothing_takes_everything_that_is_stamped() -> None:
+def test_zero_retention_expires_everything_stamped() -> None:
     zero = replace(DELETE, retention_ms=0)
     assert gone(log((50, NOW, 2**60), (50, NOW, NOW), (50, UNSTAMPED, NOW)), zero) == 2
 
 
 @pytest.mark.parametrize(("limit", "count"), [(150, 0), (101, 0), (100, 1), (51, 1), (50, 2), (1, 2), (0, 3)])
-def test_by_size_the_rest_keeps_at_least_the_limit_as_in_kafka(limit: int, count: int) -> None:
+def test_retention_by_size_keeps_at_least_the_limit_as_in_kafka(limit: int, count: int) -> None:
     segments = [(50, UNSTAMPED, NOW)] * 3
     found = expiry(log(*segments), replace(SIZED, retention_bytes=limit), SEEN)
     assert (len(found.segments), found.by_size) == (count, count)
     assert sum(s.size_bytes for s in log(*segments).segments[count:]) >= limit
 
 
-def test_size_goes_first_and_time_takes_from_there() -> None:
+def test_retention_by_size_applies_before_retention_by_time() -> None:
     both = replace(DELETE, retention_bytes=100)
     found = expiry(log((50, NOW, NOW), (50, 1, 1), (50, NOW, NOW), (50, NOW, NOW)), both, SEEN)
     assert (found.by_size, found.by_time) == (2, 0)
@@ -127,7 +127,7 @@ def test_size_goes_first_and_time_takes_from_there() -> None:
     assert (found.by_size, found.by_time) == (1, 1)
 
 
-def test_every_log_without_both_policy_and_limit_keeps_everything() -> None:
+def test_a_log_without_delete_policy_and_limit_keeps_everything() -> None:
     manifest = log((10**12, 1, 1))
     for settings in (
         replace(DELETE, delete=False),
@@ -141,14 +141,14 @@ def test_every_log_without_both_policy_and_limit_keeps_everything() -> None:
     assert gone(empty_manifest()) == 0
 
 
-def test_an_unstamped_append_wants_its_stamp_where_time_decides_and_nowhere_else() -> None:
+def test_an_unstamped_append_needs_its_stamp_only_under_retention_by_time() -> None:
     manifest = log((50, UNSTAMPED, 1))
     assert decide_cleaning(manifest, DELETE, SEEN).maintenance == (MaintenanceTask.STAMP,)
     assert decide_cleaning(manifest, SIZED, SEEN).maintenance == ()
     assert born_ms(manifest.segments[0]) == UNSTAMPED
 
 
-def test_a_forecast_judges_the_cleaning_of_what_retention_leaves() -> None:
+def test_a_plan_judges_the_cleaning_of_what_retention_leaves() -> None:
     manifest = log((90, 1, 1), (10, NOW, NOW), first_dirty_offset=10)
     both = TopicSettings(min_cleanable_dirty_ratio=0.5, delete=True, retention_ms=1_000)
     assert not decide_cleaning(manifest, both, SEEN).is_due
@@ -171,7 +171,7 @@ def settings_of(topic: str, followed: dict[str, str], **values: str) -> TopicSet
 FOLLOWED = {"cleanup.policy": "delete", "retention.ms": "1000", "retention.bytes": "1"}
 
 
-def test_nothing_that_is_followed_ever_deletes() -> None:
+def test_settings_followed_from_kafka_never_delete() -> None:
     assert not settings_of("users", FOLLOWED).has_retention
     ours = CompactOptions.parse({**BASE, "retention.ms": "1000", "topic.orders.cleanup.policy": "delete"})
     assert ours.settings_of("orders", {}).has_retention
@@ -181,12 +181,12 @@ def test_nothing_that_is_followed_ever_deletes() -> None:
     assert ours.has_retention("orders")
 
 
-def test_what_is_followed_does_not_stop_it_either_nor_change_its_figures() -> None:
+def test_settings_followed_from_kafka_neither_stop_nor_change_retention() -> None:
     found = settings_of("users", {**FOLLOWED, "cleanup.policy": "compact"}, cleanup_policy="delete", retention_ms="7")
     assert (found.compact, found.delete, found.retention_ms, found.retention_bytes) == (False, True, 7, -1)
 
 
-def test_a_topics_own_value_wins_over_the_general_one() -> None:
+def test_a_topics_own_value_overrides_the_general_one() -> None:
     options = CompactOptions.parse(
         {
             **BASE,
@@ -213,14 +213,14 @@ def test_a_topics_own_value_wins_over_the_general_one() -> None:
         ({"topic.users.retention.ms": "1000", "topic.orders.cleanup.policy": "delete"}, "topic.users.retention.ms"),
     ],
 )
-def test_a_retention_that_nothing_turns_on_is_a_mistake(values: dict[str, str], key: str) -> None:
+def test_a_retention_limit_without_the_delete_policy_is_a_config_error(values: dict[str, str], key: str) -> None:
     with pytest.raises(ConfigError, match=r"has no effect: `cleanup\.policy` is not set here with delete") as caught:
         CompactOptions.parse({**BASE, **values})
     assert key in str(caught.value)
 
 
 @pytest.mark.parametrize("value", ["-2", "1d", ""])
-def test_a_limit_that_is_no_limit_is_refused(value: str) -> None:
+def test_an_invalid_limit_is_refused(value: str) -> None:
     with pytest.raises(ConfigError, match="retention"):
         CompactOptions.parse({**BASE, "cleanup.policy": "delete", "retention.ms": value})
 
@@ -255,7 +255,7 @@ def hourly_log(clock: ManualClock, count: int = 3) -> tuple[MemoryStore, Sink]:
     return store, sink
 
 
-def test_a_log_that_is_only_deleted_expires_without_spark_and_leaves_no_object_behind() -> None:
+def test_a_delete_only_log_expires_without_spark_and_leaves_no_object() -> None:
     clock = ManualClock()
     store, sink = hourly_log(clock)
     job(store, clock, retention_ms=str(4 * HOUR_MS)).once()  # writes the last append's time
@@ -295,7 +295,7 @@ def test_a_compacted_log_expires_and_is_cleaned_in_one_run() -> None:
     assert report.document()["partitions"][0]["bytes_freed"] == part.before.bytes - part.after.bytes
 
 
-def test_a_record_without_a_timestamp_does_not_expire_by_the_one_of_another_that_cleaning_put_beside_it() -> None:
+def test_merging_never_expires_a_record_by_another_records_timestamp() -> None:
     clock = ManualClock()
     long_ago = clock.now_ms() - 100 * HOUR_MS
     store, _ = memory_log(*([record(n, f"k{n}", "v", at)] for n, at in enumerate([long_ago, -1, -1])), clock=clock)
@@ -306,7 +306,7 @@ def test_a_record_without_a_timestamp_does_not_expire_by_the_one_of_another_that
     assert [r.offset for r in read_all(store)] == [1, 2], "appended two seconds ago"
 
 
-def test_retention_leaves_no_lease_behind_and_sends_nothing_where_nothing_goes() -> None:
+def test_retention_leaves_no_lease_and_writes_nothing_if_nothing_expires() -> None:
     """Another compactor, or this one after a restart, must not wait for a commit that is long done."""
     clock = ManualClock()
     store, _ = hourly_log(clock)
@@ -333,7 +333,7 @@ class Dying:
         """Nothing is kept."""
 
 
-def test_segments_expire_where_cleaning_fails_and_while_it_backs_off() -> None:
+def test_segments_expire_while_cleaning_fails_or_backs_off() -> None:
     clock = ManualClock()
     store, _ = hourly_log(clock)
     runs = job(store, clock, Dying, cleanup_policy="compact,delete", retention_ms=str(2 * HOUR_MS + HOUR_MS // 2))
@@ -373,7 +373,7 @@ def test_another_compactors_lease_is_respected() -> None:
     assert len(read_all(store)) == 6
 
 
-def test_the_plan_says_what_expires_and_why_not_more() -> None:
+def test_the_plan_shows_what_expires_and_why_not_more() -> None:
     clock = ManualClock()
     store, _ = hourly_log(clock)
     looks = job(store, clock).review()

@@ -53,7 +53,7 @@ def test_w1_orphans_are_judged_by_the_epoch_of_their_own_role() -> None:
     assert orphan_names([*names, "foreign.txt"], manifest) == [names[0], names[2]]
 
 
-def test_what_was_replaced_is_no_orphan_however_old_its_epoch_is() -> None:
+def test_replaced_objects_are_no_orphans_however_old_their_epoch() -> None:
     """It waits for its time: readers of older versions, and replicas, still need it."""
     segment = entry(sink_name(0, 1), 0, 5)
     manifest = replace(
@@ -98,7 +98,7 @@ def test_w3_the_delete_horizon_begins_after_the_commit_has_landed() -> None:
     assert [r.offset for r in read_all(store)] == [1]
 
 
-def test_w4_w5_a_pass_in_which_one_segment_fails_marks_nothing_and_moves_nothing() -> None:
+def test_w4_w5_a_pass_with_a_failed_segment_neither_marks_nor_moves_first_dirty() -> None:
     """A segment whose bytes are damaged cannot be rewritten: an older value stays, so its tombstone gets no horizon."""
     store, sink = memory_log(
         [record(0, "a", "1"), record(1, "b", "2")], [record(2, "b", "3"), record(3, "a", None)], [record(4, "c", None)]
@@ -135,7 +135,7 @@ def test_w4_w5_a_pass_in_which_one_segment_fails_marks_nothing_and_moves_nothing
     assert [r.offset for r in read_all(store)] == [1, 2]
 
 
-def test_w6_where_the_manifest_is_lost_nothing_is_collected_or_begun_anew() -> None:
+def test_w6_without_a_manifest_nothing_is_deleted_or_recreated() -> None:
     store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")])
     store.delete(PLACE.manifest_key)
     names = object_names(store)
@@ -189,7 +189,7 @@ def test_w9_a_commit_whose_answer_is_lost_is_not_cleaned_up_after() -> None:
     assert [r.offset for r in read_all(store)] == [1, 2]
 
 
-def test_a_second_compactor_respects_the_lease_and_says_so() -> None:
+def test_a_second_compactor_respects_and_reports_the_lease() -> None:
     clock = ManualClock()
     store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
     log = PartitionLog(store, PLACE, clock=clock, random=Random(9), backoff=FAST)
@@ -220,7 +220,7 @@ def test_a_hold_keeps_what_its_version_names_until_it_expires() -> None:
     assert due_names(held, 500, 0) == ("old",)
 
 
-def test_a_hold_that_is_renewed_for_ever_keeps_an_object_for_the_longest_hold_and_no_longer() -> None:
+def test_an_endlessly_renewed_hold_keeps_an_object_only_for_the_maximum_hold() -> None:
     from keyfold.log.manifest import Hold
 
     manifest = empty_manifest(version=9, replaced=(Replaced("old", 4, 0),), holds=(Hold("eu", 3, 1 << 60),))
@@ -229,7 +229,7 @@ def test_a_hold_that_is_renewed_for_ever_keeps_an_object_for_the_longest_hold_an
     assert due_names(manifest, over_ms, 100, hold_max_ms=5_000) == ("old",)
 
 
-def test_what_was_judged_before_the_claim_is_judged_again_after_it() -> None:
+def test_decisions_made_before_the_claim_are_repeated_after_it() -> None:
     """Another run cleans the log between look and claim: nothing is done twice."""
     store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")])
     run = new_run(store, KEEP)
@@ -242,7 +242,7 @@ def test_what_was_judged_before_the_claim_is_judged_again_after_it() -> None:
     assert run._report.partitions[0].outcome is PartitionOutcome.UNCHANGED
 
 
-def test_a_pass_that_was_overtaken_is_reported_as_lost() -> None:
+def test_a_fenced_pass_is_reported_as_lost() -> None:
     """While the first run fetches a block, its lease runs out and a second run cleans the log."""
     clock = ManualClock()
     store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
@@ -257,7 +257,7 @@ def test_a_pass_that_was_overtaken_is_reported_as_lost() -> None:
     assert [r.offset for r in read_all(store)] == [1]
 
 
-def test_the_pass_reads_what_it_claimed_and_not_what_came_later() -> None:
+def test_a_pass_reads_the_version_it_claimed_and_nothing_later() -> None:
     clock = ManualClock()
     store, sink = memory_log([record(0, "a", "1")], clock=clock)
     log = PartitionLog(store, PLACE, clock=clock, random=Random(9), backoff=FAST)

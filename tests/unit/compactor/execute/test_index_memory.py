@@ -55,7 +55,7 @@ def peak_bytes(row_count: int) -> int:
     return peak
 
 
-def test_index_rows_are_held_a_row_group_at_a_time() -> None:
+def test_index_rows_are_held_one_row_group_at_a_time() -> None:
     few, many = 5_000, 40_000
     grown = peak_bytes(many) - peak_bytes(few)
     assert grown < FOREVER_BYTES * (many - few)

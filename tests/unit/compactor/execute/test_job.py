@@ -67,7 +67,7 @@ def test_a_long_pass_has_its_lease_renewed_until_it_commits() -> None:
     assert load(store).version == version
 
 
-def test_a_lease_that_was_lost_is_not_fought_for() -> None:
+def test_a_lost_lease_is_not_taken_back() -> None:
     clock = ManualClock()
     store, _ = memory_log([record(0, "a", "1")], clock=clock)
     claim = claimed(store, clock)
@@ -106,7 +106,7 @@ class Dying:
         """Nothing is kept."""
 
 
-def test_an_executor_that_dies_fails_the_batch_and_gives_the_leases_back() -> None:
+def test_an_executors_death_fails_the_batch_and_releases_the_leases() -> None:
     clock = ManualClock()
     store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
     settings = RunSettings(settings_of=lambda *_: EAGER, threads=1)
@@ -117,7 +117,7 @@ def test_an_executor_that_dies_fails_the_batch_and_gives_the_leases_back() -> No
     assert [r.offset for r in read_all(store)] == [0, 1]
 
 
-def test_a_partition_that_fails_backs_off_and_is_tried_again() -> None:
+def test_a_failed_partition_backs_off_and_is_retried() -> None:
     clock = ManualClock()
     store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
     entry = load(store).segments[0]
@@ -149,7 +149,7 @@ def test_an_idle_partition_costs_one_get() -> None:
     assert calls == {"get": 1, "list": 1}, "and one listing a run: which replicas there are"
 
 
-def test_the_loop_goes_on_after_a_store_that_was_away_and_ends_at_what_cannot_be_retried() -> None:
+def test_the_loop_survives_an_unavailable_store_and_ends_at_an_unretriable_error() -> None:
     clock = ManualClock()
     store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
     stop = threading.Event()
@@ -205,7 +205,7 @@ class Forgetful(LocalExecutor):
         return []
 
 
-def test_a_partition_whose_pass_meets_a_mistake_of_ours_is_reported_and_gives_its_lease_back() -> None:
+def test_a_defect_during_a_pass_is_reported_and_releases_the_lease() -> None:
     clock = ManualClock()
     store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
     settings = RunSettings(settings_of=lambda *_: EAGER, threads=1)
@@ -231,7 +231,7 @@ def test_a_claim_that_was_lost_before_the_executor_died_is_reported_as_lost() ->
     assert [p.outcome for p in report.partitions] == [PartitionOutcome.LOST]
 
 
-def test_masks_of_a_batch_that_failed_are_not_seen_by_the_next() -> None:
+def test_masks_of_a_failed_batch_are_invisible_to_the_next() -> None:
     clock = ManualClock()
     store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
     executor = LocalExecutor(store, retry_policy(clock, Random(1)))
@@ -241,7 +241,7 @@ def test_masks_of_a_batch_that_failed_are_not_seen_by_the_next() -> None:
     assert not executor._masks
 
 
-def test_spark_that_fails_run_after_run_ends_the_loop() -> None:
+def test_repeated_spark_failures_end_the_loop() -> None:
     clock = ManualClock()
     store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
     options = CompactOptions.parse({**CONFIG, "cleanup.policy": "compact"})
@@ -257,7 +257,7 @@ def test_spark_that_fails_run_after_run_ends_the_loop() -> None:
     assert [r.exit_code for r in reports] == [1, 1, 1]
 
 
-def test_a_topic_or_partition_that_is_asked_for_and_not_there_is_an_error() -> None:
+def test_a_missing_requested_topic_or_partition_is_an_error() -> None:
     clock = ManualClock()
     store, _ = memory_log([record(0, "a", "1")], clock=clock)
     with pytest.raises(KeyfoldError, match="topic `orders` not found under `s3://b/topics`"):
@@ -274,7 +274,7 @@ def test_kafkas_empty_cleanup_policy_means_that_nothing_is_cleaned() -> None:
 
 
 @pytest.mark.parametrize("kind", [FaultKind.UNAVAILABLE, FaultKind.LOST_ANSWER, FaultKind.LATE])
-def test_no_single_request_that_fails_ends_a_run(kind: FaultKind) -> None:
+def test_no_single_failed_request_ends_a_run(kind: FaultKind) -> None:
     """From the probe to the commit, each request fails once, and the run does what it would have done.
 
     What comes after it lists and deletes: the S3 store repeats that by itself, and what stays is due in the next run.
@@ -303,7 +303,7 @@ def test_no_single_request_that_fails_ends_a_run(kind: FaultKind) -> None:
             assert [r.offset for r in read_all(store)] == [1], failed
 
 
-def test_a_plan_is_not_ended_by_one_request_that_is_refused() -> None:
+def test_no_single_failed_request_ends_a_plan() -> None:
     clock = ManualClock()
     inner, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
     clean = FaultyStore(inner)

@@ -87,7 +87,7 @@ def with_a_huge_one(count: int) -> tuple[MemoryStore, Watched]:
     return store, Watched(store, places(count))
 
 
-def test_small_logs_do_not_wait_for_one_that_fills_a_batch_by_itself() -> None:
+def test_small_logs_do_not_wait_for_one_that_fills_a_batch() -> None:
     store, executor = with_a_huge_one(30)
     report = new_run(store, executor, batch_bytes=30_000).clean([HUGE, *places(30)])
     assert report.exit_code == 0
@@ -136,7 +136,7 @@ def test_bins_differ_by_no_more_than_a_small_log_where_there_are_thousands() -> 
         assert max(loads) - min(loads) <= (128 * MIB if tasks > 80 else MIB)
 
 
-def test_a_task_does_large_things_one_by_one_and_small_ones_some_at_once() -> None:
+def test_a_task_runs_large_items_singly_and_small_ones_concurrently() -> None:
     lock, barrier = threading.Lock(), threading.Barrier(4, timeout=60)
     busy: list[int] = []
     seen: list[tuple[int, int]] = []
@@ -168,7 +168,7 @@ def test_a_task_does_large_things_one_by_one_and_small_ones_some_at_once() -> No
     assert max(count for _, count in seen) == 4
 
 
-def test_what_ends_a_task_ends_all_that_it_has_not_begun() -> None:
+def test_an_ended_task_starts_no_further_item() -> None:
     begun: list[int] = []
     before = set(threading.enumerate())
 
@@ -222,7 +222,7 @@ def at_once(store: MemoryStore, places: Sequence[Place], count: int, **changes: 
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("batch_logs", [500, 10])
-def test_runs_at_once_share_a_hundred_logs_and_clean_none_twice(batch_logs: int) -> None:
+def test_concurrent_runs_share_a_hundred_logs_and_clean_none_twice(batch_logs: int) -> None:
     store, found = MemoryStore(), places(100)
     for place in found:
         fill(store, place)

@@ -36,7 +36,7 @@ def column(keys: Keys) -> pa.ChunkedArray:
     st.lists(st.one_of(st.none(), st.binary(max_size=3)), max_size=10),
     st.integers(0, 30),
 )
-def test_the_map_says_what_a_dict_says(dirty: list[Keys], clean: Keys, first_dirty: int) -> None:
+def test_the_offset_map_agrees_with_a_dict(dirty: list[Keys], clean: Keys, first_dirty: int) -> None:
     starts = np.cumsum([0] + [len(keys) for keys in dirty])
     offsets = [np.arange(start, start + len(keys), dtype=np.int64) for start, keys in zip(starts, dirty, strict=False)]
     expected: dict[bytes, int] = {}
@@ -70,7 +70,7 @@ def rows_of(*rows: tuple[int, bytes | None, bool, int | None]) -> pa.Table:
     )
 
 
-def test_every_rule_of_retaining_in_one_segment() -> None:
+def test_every_keep_rule_applies_within_one_segment() -> None:
     rows = rows_of(
         (0, b"old", False, None),
         (1, b"a", True, 3),
@@ -100,7 +100,7 @@ def test_masks_survive_as_bits(count: int) -> None:
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(30))
-def test_a_map_by_buckets_is_the_map_of_one_task(seed: int) -> None:
+def test_a_bucketed_map_equals_the_map_of_one_task(seed: int) -> None:
     """The steps that Spark runs in many tasks, run here one after another, against the whole map."""
     random = Random(seed)
     keys = [None, "", *(f"k{i}" for i in range(12)), "skewed", "skewed", "skewed"]

@@ -71,7 +71,7 @@ def parted_log(clock: ManualClock) -> tuple[MemoryStore, list[Record]]:
     return store, [each for batch in batches for each in batch]
 
 
-def test_what_parts_have_committed_is_reported_when_the_executor_dies() -> None:
+def test_committed_parts_are_reported_if_the_executor_dies() -> None:
     clock = ManualClock()
     store, appended = parted_log(clock)
     before = load(store)
@@ -90,7 +90,7 @@ def test_what_parts_have_committed_is_reported_when_the_executor_dies() -> None:
     assert read_all(store) == last_per_key(appended)
 
 
-def test_who_was_overtaken_when_the_executor_died_is_reported_as_lost() -> None:
+def test_a_pass_fenced_before_the_executor_died_is_reported_as_lost() -> None:
     clock = ManualClock()
     store, appended = parted_log(clock)
 
@@ -106,7 +106,7 @@ def test_who_was_overtaken_when_the_executor_died_is_reported_as_lost() -> None:
     assert read_all(store) == last_per_key(appended)
 
 
-def test_a_part_whose_commit_is_refused_is_a_lost_claim_and_no_failure() -> None:
+def test_a_part_with_a_refused_commit_is_a_lost_claim_and_not_a_failure() -> None:
     clock = ManualClock()
     store, _ = parted_log(clock)
 
@@ -129,7 +129,7 @@ def test_a_part_whose_commit_is_refused_is_a_lost_claim_and_no_failure() -> None
 
 
 @pytest.mark.parametrize("part", [1, 2, 3])
-def test_a_commit_whose_result_stays_unknown_ends_the_pass_and_the_next_run_goes_on(part: int) -> None:
+def test_a_commit_with_unknown_result_ends_the_pass_and_the_next_run_continues(part: int) -> None:
     """The commit lands, its answer and every look afterwards are lost: no further part may build on it."""
     clock = ManualClock()
     inner, appended = parted_log(clock)
@@ -177,7 +177,7 @@ def followed(_topic: str, manifest: Manifest) -> TopicSettings:
         ("both", "stopped: `min.compaction.lag.ms`: must not exceed max.compaction.lag.ms"),
     ],
 )
-def test_a_pass_in_parts_ends_where_its_topic_is_not_to_be_compacted_any_more(policy: str, why: str) -> None:
+def test_a_pass_in_parts_stops_when_its_topic_is_no_longer_compacted(policy: str, why: str) -> None:
     clock = ManualClock()
     store, appended = parted_log(clock)
     sink = PartitionLog(store, PLACE, clock=clock, random=Random(7)).claim_sink()
@@ -202,7 +202,7 @@ def test_a_pass_in_parts_ends_where_its_topic_is_not_to_be_compacted_any_more(po
     assert read_all(store) == last_per_key(appended)
 
 
-def test_the_last_part_marks_also_what_the_earlier_ones_have_written() -> None:
+def test_the_last_part_also_marks_the_output_of_earlier_parts() -> None:
     clock = ManualClock()
     batches = [
         [record(3 * n, "k", f"{n}"), record(3 * n + 1, f"gone-{n}", None), record(3 * n + 2, f"only-{n}", "v")]
@@ -217,7 +217,7 @@ def test_the_last_part_marks_also_what_the_earlier_ones_have_written() -> None:
     assert [p.epoch for p in manifest.passes] == [manifest.last_pass_epoch]
 
 
-def test_the_marks_that_a_stopped_pass_has_left_to_others_are_made_without_anything_dirty() -> None:
+def test_marks_left_by_a_stopped_pass_are_made_even_without_dirty_data() -> None:
     clock = ManualClock()
     batches = [[record(2 * n, "k", f"{n}"), record(2 * n + 1, f"gone-{n}", None)] for n in range(3)]
     store, _ = memory_log(*batches, clock=clock)
@@ -256,7 +256,7 @@ def test_the_lease_is_kept_while_parts_are_left_and_no_longer(monkeypatch: pytes
     assert [c.keep for claims in batches for c in claims] == [False]
 
 
-def test_a_run_that_is_told_to_stop_says_so_of_each_pass_that_has_parts_left() -> None:
+def test_a_stopped_run_reports_each_pass_with_parts_left() -> None:
     clock = ManualClock()
     store, _ = parted_log(clock)
     settings = RunSettings(settings_of=lambda *_: UNMERGED, threads=1, pass_bytes=1)
@@ -268,7 +268,7 @@ def test_a_run_that_is_told_to_stop_says_so_of_each_pass_that_has_parts_left() -
     assert (part.outcome, part.parts_committed, part.why) == (PartitionOutcome.CLEANED, 1, STOPPED)
 
 
-def test_a_pass_that_is_stopped_after_its_claim_was_lost_says_so() -> None:
+def test_a_pass_stopped_after_losing_its_claim_is_reported_as_lost() -> None:
     clock = ManualClock()
     store, _ = parted_log(clock)
 
@@ -285,7 +285,7 @@ def test_a_pass_that_is_stopped_after_its_claim_was_lost_says_so() -> None:
     assert [(p.outcome, p.parts_committed) for p in report.partitions] == [(PartitionOutcome.LOST, 1)]
 
 
-def test_merges_in_parts_go_on_to_their_end_and_map_nothing() -> None:
+def test_merges_in_parts_finish_and_map_nothing() -> None:
     clock = ManualClock()
     store, _ = memory_log(*[[record(n, f"k{n}", "v" * 300)] for n in range(8)], clock=clock)
     before = read_all(store)
@@ -309,7 +309,7 @@ def test_merges_in_parts_go_on_to_their_end_and_map_nothing() -> None:
     assert (manifest.first_dirty_offset, manifest.last_pass_epoch, len(manifest.segments)) == (0, 0, 4)
 
 
-def test_settings_that_contradict_each_other_since_the_look_fail_their_own_partition_alone() -> None:
+def test_settings_that_became_contradictory_fail_only_their_partition() -> None:
     """Raised from the claim it would end the run, and the leases of all others would be left to run out."""
     clock = ManualClock()
     store, _ = parted_log(clock)
@@ -331,7 +331,7 @@ def test_settings_that_contradict_each_other_since_the_look_fail_their_own_parti
     assert load(store).compactor.lease_until_ms == 0
 
 
-def test_chores_of_a_log_whose_settings_contradict_each_other_fail_alone() -> None:
+def test_maintenance_of_a_log_with_contradictory_settings_fails_alone() -> None:
     clock = ManualClock()
     store, _ = parted_log(clock)
     clean(store, replace(UNMERGED, file_delete_delay_ms=60_000), clock=clock)
@@ -352,7 +352,7 @@ def test_chores_of_a_log_whose_settings_contradict_each_other_fail_alone() -> No
     assert "must not exceed" in part.gc_error
 
 
-def test_a_renewal_that_hangs_lets_no_other_lease_run_out() -> None:
+def test_a_hanging_renewal_lets_no_other_lease_expire() -> None:
     renewed: list[str] = []
     goes_on = threading.Event()
 
@@ -379,7 +379,7 @@ def test_a_renewal_that_hangs_lets_no_other_lease_run_out() -> None:
     assert renewed.count("slow") == 2
 
 
-def test_a_renewal_that_fails_in_a_way_nobody_knows_ends_neither_the_others_nor_the_next(
+def test_an_unexpected_renewal_error_stops_no_other_renewal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     renewed: list[str] = []

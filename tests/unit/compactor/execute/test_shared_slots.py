@@ -95,7 +95,7 @@ class AlternatingRuns:
             self._changed.notify_all()
 
 
-def test_two_runs_started_together_share_64_logs_at_the_default_settings() -> None:
+def test_two_concurrent_runs_share_64_logs_at_the_default_settings() -> None:
     clock = SystemClock()
     store, places = filled(64, clock)
     alternating = AlternatingRuns()
@@ -121,7 +121,7 @@ def test_two_runs_started_together_share_64_logs_at_the_default_settings() -> No
     assert all(load(store, place).compactor.lease_until_ms == 0 for place in places)
 
 
-def test_a_log_whose_compactor_died_is_cleaned_in_the_same_run_when_its_lease_is_over() -> None:
+def test_a_log_of_a_dead_compactor_is_cleaned_in_the_same_run_once_its_lease_expired() -> None:
     clock = ManualClock()
     store, places = filled(16, clock)
     claim(store, places[0], clock)
@@ -133,7 +133,7 @@ def test_a_log_whose_compactor_died_is_cleaned_in_the_same_run_when_its_lease_is
     assert executor.mapped[0] != [places[0]]
 
 
-def test_a_log_that_stays_held_is_reported_once_and_holds_nothing_up() -> None:
+def test_a_log_that_stays_leased_is_reported_once_and_delays_nothing() -> None:
     clock = ManualClock()
     store, places = filled(16, clock)
     claim(store, places[0], clock)
@@ -144,7 +144,7 @@ def test_a_log_that_stays_held_is_reported_once_and_holds_nothing_up() -> None:
     assert report.exit_code == 0
 
 
-def test_overdue_logs_are_claimed_before_all_others_also_when_their_lease_is_over_later() -> None:
+def test_overdue_logs_are_claimed_first_even_if_their_lease_expires_later() -> None:
     clock = ManualClock()
     store, places = filled(15, clock)
     clock.advance(1_000_000)
@@ -176,7 +176,7 @@ class Overtaken(CountedStore):
         return super().put(key, data, mode)
 
 
-def test_a_claim_that_another_compactor_was_faster_with_is_no_lost_lease() -> None:
+def test_losing_a_claim_race_is_not_a_lost_lease() -> None:
     """Lost leases raise an alert: they are passes that were for nothing."""
     clock = ManualClock()
     store, places = filled(1, clock)
@@ -199,7 +199,7 @@ def test_nothing_is_claimed_while_spark_starts() -> None:
     assert {p.outcome for p in report.partitions} == {PartitionOutcome.CLEANED}
 
 
-def test_no_spark_is_started_where_others_hold_all_that_is_due() -> None:
+def test_no_spark_is_started_if_others_hold_every_due_log() -> None:
     clock = ManualClock()
     store, places = filled(4, clock)
     for place in places:
@@ -212,7 +212,7 @@ def test_no_spark_is_started_where_others_hold_all_that_is_due() -> None:
     assert {p.outcome for p in report.partitions} == {PartitionOutcome.SKIPPED}
 
 
-def test_a_spark_that_cannot_start_fails_what_is_due_and_is_asked_once() -> None:
+def test_a_spark_that_cannot_start_fails_every_due_log_and_is_tried_once() -> None:
     clock = ManualClock()
     store, places = filled(64, clock)
     versions = [load(store, place).version for place in places]
@@ -229,7 +229,7 @@ def test_a_spark_that_cannot_start_fails_what_is_due_and_is_asked_once() -> None
     assert [load(store, place).version for place in places] == versions, "nothing was claimed"
 
 
-def test_a_log_that_another_run_has_cleaned_meanwhile_costs_one_request() -> None:
+def test_a_log_cleaned_meanwhile_by_another_run_costs_one_request() -> None:
     clock = ManualClock()
     store, places = filled(2, clock)
     counted = CountedStore(store)
@@ -246,7 +246,7 @@ def test_a_log_that_another_run_has_cleaned_meanwhile_costs_one_request() -> Non
     assert sum(counted.calls.values()) - calls[0] == 2
 
 
-def test_a_run_alone_claims_an_eighth_of_what_is_due_or_a_quarter_where_that_takes_seconds() -> None:
+def test_a_run_alone_claims_an_eighth_of_the_due_logs_or_a_quarter_if_quick() -> None:
     def batches(size_bytes: int, count: int) -> list[int]:
         limits = BatchLimits.of(32 * MIB, count * (size_bytes + LOG_COST_BYTES) / SHARES, 1, size_bytes=2**62, logs=500)
         left, found = [size_bytes] * count, []
@@ -283,14 +283,14 @@ def test_a_run_alone_claims_an_eighth_of_what_is_due_or_a_quarter_where_that_tak
         ([0] * 5, [], {"minute_bytes": 2.5 * LOG_COST_BYTES}, 2),
     ],
 )
-def test_a_batch_has_no_more_than_it_may_and_one_log_at_least(
+def test_a_batch_respects_its_limit_but_has_at_least_one_log(
     sizes: list[int], claimed: list[int], limits: dict[str, Any], expected: int
 ) -> None:
     none = BatchLimits(size_bytes=2**62, logs=500, minute_bytes=2.0**62, share_bytes=2.0**62, least_logs=0)
     assert replace(none, **limits).fitting(sizes, claimed) == expected
 
 
-def test_a_batch_is_what_the_cores_or_the_byte_rate_do_in_a_minute() -> None:
+def test_a_batch_is_a_minute_of_work_for_the_cores_or_the_byte_rate() -> None:
     def logs_of(slots: int, rate: float | None, measured: CleaningRate | None = None) -> int:
         per_second = (measured or CleaningRate()).per_second(slots, rate)
         limits = BatchLimits.of(per_second, 2.0**62, slots, size_bytes=2**62, logs=10**6)
@@ -309,7 +309,7 @@ def test_a_batch_is_what_the_cores_or_the_byte_rate_do_in_a_minute() -> None:
     assert logs_of(1, None, fast) < 10, "a cluster that has become slower is seen within minutes"
 
 
-def test_a_batch_that_took_no_time_teaches_nothing_absurd() -> None:
+def test_a_batch_that_took_no_time_does_not_distort_the_estimate() -> None:
     rate = CleaningRate()
     rate.learn(MIB, 0.0)
     assert rate.per_second(1, None) < 40 * MIB

@@ -69,7 +69,7 @@ def counted(report: PartitionReport) -> dict[str, object]:
     return {name: value for name, value in report.document().items() if name not in left_out}
 
 
-def test_one_go_leaves_what_two_stages_leave() -> None:
+def test_a_single_stage_leaves_the_same_log_as_two() -> None:
     store, other = filled(), filled()
     two, one = Stages(store, is_single_stage=False), Stages(other, is_single_stage=True)
     first, second = run(store, two), run(other, one)
@@ -84,7 +84,7 @@ def test_one_go_leaves_what_two_stages_leave() -> None:
         assert [e.index_checksum for e in entries[0]] == [e.index_checksum for e in entries[1]]
 
 
-def test_a_log_that_is_large_beside_its_batch_is_dealt_in_units() -> None:
+def test_a_log_that_dominates_its_batch_is_split_into_units() -> None:
     store = filled((4_000, 40, 40))
     executor = Stages(store, is_single_stage=True, slots=2)
     assert run(store, executor, shares=1, unit_bytes_min=1).exit_code == 0
@@ -92,7 +92,7 @@ def test_a_log_that_is_large_beside_its_batch_is_dealt_in_units() -> None:
     assert {unit.place for unit in executor.dealt} == {PLACES[0]}
 
 
-def test_a_pass_in_parts_is_dealt_by_the_driver() -> None:
+def test_a_pass_in_parts_is_distributed_by_the_driver() -> None:
     store = filled()
     executor = Stages(store, is_single_stage=True)
     report = run(store, executor, segment_bytes=1, pass_bytes=1)
@@ -103,7 +103,7 @@ def test_a_pass_in_parts_is_dealt_by_the_driver() -> None:
         assert [r.offset for r in read_all(store, place=place)] == list(range(1, 40, 2))
 
 
-def test_a_unit_that_fails_in_one_go_fails_its_partition_alone() -> None:
+def test_a_failed_unit_in_a_single_stage_fails_only_its_partition() -> None:
     store = filled()
     victim = load(store, PLACES[1]).segments[-1]
     store.delete(PLACES[1].key(victim.name))

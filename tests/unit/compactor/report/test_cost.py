@@ -40,7 +40,7 @@ def head_pass(tail_records: int, segment_records: int = SEGMENT_RECORDS) -> Move
     return moved
 
 
-def test_a_head_costs_the_same_above_a_tail_ten_times_as_long() -> None:
+def test_cleaning_a_head_costs_the_same_over_a_tail_ten_times_as_long() -> None:
     small, large = head_pass(2_000), head_pass(20_000)
     assert large.data == pytest.approx(small.data, rel=0.01)
     assert large.data_freed == pytest.approx(small.data_freed, rel=0.01)
@@ -48,7 +48,7 @@ def test_a_head_costs_the_same_above_a_tail_ten_times_as_long() -> None:
 
 
 @pytest.mark.full
-def test_a_tail_of_segments_that_were_rolled_small_is_not_moved_again_and_again() -> None:
+def test_a_tail_of_small_segments_is_not_rewritten_repeatedly() -> None:
     """Merges cost what they cost once; where a tail ends in a small segment, that one may be merged with the head."""
     small, large = head_pass(2_000, 50), head_pass(20_000, 50)
     assert large.data <= small.data + 2 * SEGMENT_BYTES
@@ -56,7 +56,7 @@ def test_a_tail_of_segments_that_were_rolled_small_is_not_moved_again_and_again(
 
 @pytest.mark.parametrize("garbage", [0.1, 0.3, 0.5, 0.9])
 @pytest.mark.parametrize("keys", [even, in_turn])
-def test_a_byte_that_is_freed_costs_no_more_than_reading_all_and_writing_what_stays(
+def test_a_freed_byte_costs_at_most_a_full_read_and_rewrite(
     keys: Callable[[int, float], list[int]], garbage: float
 ) -> None:
     log = CostLog(MemoryStore(), SEGMENT_RECORDS, block_bytes=16_384)
@@ -69,7 +69,7 @@ def test_a_byte_that_is_freed_costs_no_more_than_reading_all_and_writing_what_st
         assert moved.data <= 4 * SEGMENT_BYTES
 
 
-def test_over_a_logs_life_passes_move_no_more_than_rewriting_it_each_time_would() -> None:
+def test_over_a_logs_life_passes_move_at_most_what_full_rewrites_would() -> None:
     """Few keys are written often among many that are written once: small segments, merges and rewrites together."""
     log, random = CostLog(MemoryStore(), 100, block_bytes=16_384), np.random.default_rng(1)
     settings = TopicSettings(min_cleanable_dirty_ratio=0.2, segment_bytes=SEGMENT_BYTES)

@@ -44,7 +44,7 @@ def liveness(clock: ManualClock) -> Liveness:
     return Liveness(clock, 100)
 
 
-def test_the_bound_follows_from_pause_rate_and_what_one_commit_may_move() -> None:
+def test_the_silence_bound_follows_from_pause_rate_and_bytes_of_a_commit() -> None:
     gib = str(2**30)
     small = options(log_cleaner_pass_max_bytes=gib, log_cleaner_batch_bytes=gib)
     assert quiet_max_s(small) == BESIDE_S + 2 * 2**30 / (8 * 2**20)
@@ -80,7 +80,7 @@ def test_stages_and_steps_and_signs_of_spark_are_signs_of_life(liveness: Livenes
     assert told == [("mapping", 3), ("step", 1)], "that a task has ended is no step"
 
 
-def test_a_round_of_the_replicas_gives_signs_while_it_waits(liveness: Liveness, clock: ManualClock) -> None:
+def test_a_replication_round_gives_signs_of_life_while_it_waits(liveness: Liveness, clock: ManualClock) -> None:
     stop = threading.Event()
     answers: list[bool] = []
 
@@ -96,7 +96,7 @@ def test_a_round_of_the_replicas_gives_signs_while_it_waits(liveness: Liveness, 
     assert answers == [False, True]
 
 
-def test_a_run_in_which_spark_failed_is_said_until_one_succeeds(liveness: Liveness) -> None:
+def test_a_run_with_a_failed_spark_is_reported_until_one_succeeds(liveness: Liveness) -> None:
     liveness.answered()
     observer = LivenessObserver(NoRunObserver(), liveness)
     report = RunReport()
@@ -138,7 +138,7 @@ class World:
         return LocalExecutor(self.store, retry_policy(self.clock, Random(1)))
 
 
-def test_a_loop_says_how_it_is_from_its_start_to_its_end(clock: ManualClock) -> None:
+def test_a_loop_reports_its_health_from_start_to_end(clock: ManualClock) -> None:
     stop = threading.Event()
     world = World(clock, stop)
     assert world.liveness.ready().why == "the store has not answered yet", "starting"

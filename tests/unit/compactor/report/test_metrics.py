@@ -91,14 +91,14 @@ def test_failures_have_kinds_and_a_partition_may_fail_in_several_ways() -> None:
     assert (found.failed_executor, found.leases_lost, found.leases_held) == (1, 1, 1)
 
 
-def test_a_merge_that_costs_some_bytes_frees_nothing_and_a_counter_never_goes_back() -> None:
+def test_a_merge_that_adds_bytes_frees_none_and_counters_never_go_back() -> None:
     assert totals(reported(passed(0, replaced_bytes=1_000, made_bytes=1_010))).freed_bytes == 0
 
 
 # The last passes
 
 
-def test_recopy_is_what_was_made_of_what_was_replaced_and_the_longest_pass_counts() -> None:
+def test_recopy_is_written_over_replaced_bytes_and_the_longest_pass_counts() -> None:
     found = passes(reported(passed(0), passed(1, replaced_bytes=3_000, made_bytes=750, seconds=9.5)))
     assert found is not None
     assert found.recopy_percent == 25.0, "1,000 made in the place of 4,000"
@@ -106,12 +106,12 @@ def test_recopy_is_what_was_made_of_what_was_replaced_and_the_longest_pass_count
     assert found.moved_per_freed == 1.0, "3,000 read and written, 3,000 freed"
 
 
-def test_without_a_pass_there_is_no_figure_of_passes() -> None:
+def test_without_a_pass_there_are_no_pass_metrics() -> None:
     assert passes(reported()) is None
     assert passes(reported(PartitionReport(place(0), PartitionOutcome.FAILED, why="x", traffic=Traffic(10, 0)))) is None
 
 
-def test_without_garbage_nothing_is_moved_per_freed_byte_and_nothing_is_divided_by_zero() -> None:
+def test_without_garbage_moved_bytes_per_freed_byte_are_zero() -> None:
     found = passes(reported(passed(0, replaced_bytes=0, made_bytes=0)))
     assert found is not None
     assert (found.recopy_percent, found.moved_per_freed) == (0.0, None)
@@ -148,12 +148,12 @@ def test_without_any_log_everything_is_zero() -> None:
     assert (found.uncleanable_count, found.worst_dirty, found.worst_age) == (0, {}, {})
 
 
-def test_a_failing_partition_whose_log_cannot_be_read_counts_and_has_no_bytes() -> None:
+def test_an_unreadable_failing_partition_counts_without_bytes() -> None:
     found = backlog([stands(0, 1, 1)], {place(9)})
     assert (found.uncleanable_count, found.uncleanable_bytes) == (1, 0)
 
 
-def test_delay_and_age_are_those_of_the_worst_log_also_of_one_that_fails() -> None:
+def test_delay_and_age_are_those_of_the_worst_log_even_a_failing_one() -> None:
     logs = [stands(0, 1, 1, overdue_ms=1_500, uncleaned_age_ms=9_000), stands(1, 1, 1, uncleaned_age_ms=10_000)]
     found = backlog(logs, {place(0)})
     assert (found.max_delay_s, found.uncleaned_age_s) == (1.5, 10.0)
@@ -161,7 +161,7 @@ def test_delay_and_age_are_those_of_the_worst_log_also_of_one_that_fails() -> No
     assert list(found.worst_age.items()) == [(("users", "1"), 10.0), (("users", "0"), 9.0)]
 
 
-def test_thousands_of_partitions_have_ten_samples_a_metric_and_they_are_the_worst() -> None:
+def test_per_partition_metrics_have_the_ten_worst_of_thousands() -> None:
     logs = [stands(p, 10_000 - p, p, overdue_ms=p, uncleaned_age_ms=p) for p in range(3_000)]
     found = backlog(logs, {place(p) for p in range(100)})
     for labelled in (found.worst_dirty, found.worst_overdue, found.worst_age):
@@ -182,14 +182,14 @@ def stood(first_dirty: int, appended: tuple[int, ...], settings: TopicSettings =
     return log_state(PLACE, seen, decide_cleaning(manifest, settings, NOW_MS), settings)
 
 
-def test_age_is_that_of_the_oldest_append_above_first_dirty_also_where_it_is_too_young_to_clean() -> None:
+def test_age_is_that_of_the_oldest_dirty_append_even_if_too_young_to_clean() -> None:
     found = stood(10, (NOW_MS - 99_000, NOW_MS - 5_000, NOW_MS - 3_000))
     assert (found.uncleaned_age_ms, found.clean_bytes, found.cleanable_bytes) == (5_000, 100, 200)
     young = stood(10, (NOW_MS - 99_000, NOW_MS - 5_000), replace(EAGER, min_compaction_lag_ms=60_000))
     assert (young.uncleaned_age_ms, young.cleanable_bytes) == (5_000, 0)
 
 
-def test_an_append_that_is_not_written_down_yet_is_as_old_as_the_manifest() -> None:
+def test_an_unstamped_append_is_as_old_as_the_manifest() -> None:
     assert stood(0, (UNSTAMPED,)).uncleaned_age_ms == 7_000
     assert stood(0, (UNSTAMPED,), modified_ms=UNSTAMPED).uncleaned_age_ms == 0
 
@@ -205,11 +205,11 @@ def test_a_clock_that_jumps_back_gives_no_negative_age() -> None:
     assert (found.uncleaned_age_ms, found.overdue_ms) == (0, 0)
 
 
-def test_how_late_the_most_overdue_is_counts_beyond_the_lag() -> None:
+def test_overdue_time_counts_from_the_end_of_the_lag() -> None:
     assert stood(0, (NOW_MS - 5_000,), replace(EAGER, max_compaction_lag_ms=2_000)).overdue_ms == 3_000
 
 
-def test_a_log_with_anothers_lease_is_in_progress_until_that_runs_out() -> None:
+def test_a_log_leased_by_another_is_in_progress_until_the_lease_expires() -> None:
     manifest = empty_manifest(compactor=RoleState(1, "", NOW_MS + 1, "another"))
     for seen_ms, is_busy in ((NOW_MS, True), (NOW_MS + 1, False)):
         decision = decide_cleaning(manifest, EAGER, seen_ms)
@@ -219,7 +219,7 @@ def test_a_log_with_anothers_lease_is_in_progress_until_that_runs_out() -> None:
 # Over the runs of a process
 
 
-def test_counters_add_up_and_an_idle_run_leaves_the_figures_of_the_last_passes() -> None:
+def test_counters_add_up_and_an_idle_run_keeps_the_last_passes_metrics() -> None:
     history = History().begun(100.0).ended(reported(passed(0), seconds=2.5), NOW_MS)
     history = history.begun(110.0).ended(reported(seconds=0.5), NOW_MS + 9_000)
     found = history.values(112.0)
@@ -229,7 +229,7 @@ def test_counters_add_up_and_an_idle_run_leaves_the_figures_of_the_last_passes()
     assert found[names.LAST_RUN_TIME] == (NOW_MS + 9_000) / 1000
 
 
-def test_before_the_first_run_there_is_no_last_run_and_no_division() -> None:
+def test_before_the_first_run_last_run_metrics_are_absent() -> None:
     found = History(begun_s=1.0).values(4.0)
     assert (found[names.SINCE_LAST_RUN], found[names.LAST_RUN_TIME], found[names.MOVED_PER_FREED]) == (
         3_000,
@@ -245,7 +245,7 @@ def test_a_clock_that_jumps_back_gives_no_negative_time_since_the_last_run() -> 
     assert (found[names.SINCE_LAST_RUN], found[names.LAST_RUN_SECONDS]) == (0, 0.0)
 
 
-def test_a_run_that_fails_as_a_whole_counts_and_keeps_what_is_known() -> None:
+def test_a_failed_run_is_counted_and_keeps_the_known_values() -> None:
     first = reported(passed(0))
     first.log_states[place(0)] = stands(0, 60, 40)
     history = History().begun(0.0).ended(first, NOW_MS).begun(5.0).failed(reported(passed(1)))
@@ -255,7 +255,7 @@ def test_a_run_that_fails_as_a_whole_counts_and_keeps_what_is_known() -> None:
     assert found[names.FAILED] == {(kind,): float(kind == "run") for kind in names.FAILURES}
 
 
-def test_a_run_under_way_shows_how_far_it_got_and_what_it_has_not_looked_at_stands_as_before() -> None:
+def test_a_running_run_shows_its_progress_and_keeps_values_of_unvisited_logs() -> None:
     first = reported()
     first.log_states.update({place(0): stands(0, 60, 40), place(1): stands(1, 50, 50)})
     history = History().begun(0.0).ended(first, NOW_MS).begun(5.0)
@@ -273,7 +273,7 @@ def test_a_run_under_way_shows_how_far_it_got_and_what_it_has_not_looked_at_stan
 # Of real passes
 
 
-def test_the_figures_of_a_pass_are_those_of_the_log_before_and_after() -> None:
+def test_pass_metrics_compare_the_log_before_and_after() -> None:
     clock = ManualClock()
     store, _ = memory_log([record(0, "a", "1" * 100), record(1, "a", "2"), record(2, "b", None)], clock=clock)
     before = load(store).size_bytes
@@ -291,7 +291,7 @@ def test_the_figures_of_a_pass_are_those_of_the_log_before_and_after() -> None:
     assert found[names.WORST_DIRTY.name] == []
 
 
-def test_a_partition_that_fails_stands_as_dirty_as_it_is_and_is_uncleanable() -> None:
+def test_a_failed_partition_keeps_its_dirty_ratio_and_is_uncleanable() -> None:
     clock = ManualClock()
     store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
     manifest = load(store)
@@ -306,7 +306,7 @@ def test_a_partition_that_fails_stands_as_dirty_as_it_is_and_is_uncleanable() ->
     assert {"kind": "cleaning", "value": 1} in found[names.FAILED.name]
 
 
-def test_parts_count_while_a_pass_is_under_way() -> None:
+def test_parts_are_counted_during_a_pass() -> None:
     clock = ManualClock()
     batches = [
         [record(4 * n + i, key, f"{n}" * 200) for i, key in enumerate(["a", "b", "c", f"only-{n}"])] for n in range(4)
@@ -333,7 +333,7 @@ def test_parts_count_while_a_pass_is_under_way() -> None:
 # Names
 
 
-def test_the_report_has_every_metric_that_says_something_of_one_run_in_a_fixed_order() -> None:
+def test_the_report_has_every_per_run_metric_in_a_fixed_order() -> None:
     found = document(reported(passed(0), seconds=2.0))
     expected = [m.name for m in METRICS if m not in {names.IN_PROGRESS, names.LAST_RUN_TIME, names.RUNS}]
     assert list(found) == expected
@@ -341,7 +341,7 @@ def test_the_report_has_every_metric_that_says_something_of_one_run_in_a_fixed_o
     assert found[names.SINCE_LAST_RUN.name] == 2_000
 
 
-def test_names_are_those_of_the_jmx_exporter() -> None:
+def test_metric_names_are_those_of_the_jmx_exporter() -> None:
     assert names.MAX_DIRTY.name == "kafka_log_logcleanermanager_max_dirty_percent"
     assert names.MAX_DIRTY.equivalent == "kafka.log:type=LogCleanerManager,name=max-dirty-percent"
     assert names.RECOPY.name == "kafka_log_logcleaner_cleaner_recopy_percent"
@@ -361,7 +361,7 @@ def test_names_are_those_of_the_jmx_exporter() -> None:
     assert declared == set(METRICS)
 
 
-def test_the_page_on_metrics_has_a_row_for_each_and_no_other() -> None:
+def test_the_metrics_page_has_one_row_for_each_metric() -> None:
     page = metrics_docs.COMPACTOR_PAGE.read_text(encoding="utf-8")
     assert page == metrics_docs.page(page), f"run `{metrics_docs.COMMAND}`"
     assert all(len(text) <= 120 for metric in METRICS for text in (metric.help, metric.rises)), "a cell is a phrase"

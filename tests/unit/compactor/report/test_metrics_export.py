@@ -68,7 +68,7 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-def test_what_is_served_is_what_the_runs_did(clock: ManualClock) -> None:
+def test_served_metrics_match_the_runs(clock: ManualClock) -> None:
     store, _ = memory_log([record(0, "a", "1" * 100), record(1, "a", "2"), record(2, "b", None)], clock=clock)
     before = load(store).size_bytes
     meter = RunMeter(clock)
@@ -106,7 +106,7 @@ def test_every_metric_is_served_with_its_kind_and_help_and_can_be_asked_for_by_n
         assert list(one) == [("kafka_log_logcleanermanager_uncleanable_bytes", ())]
 
 
-def test_topic_names_of_any_sort_are_labels(clock: ManualClock) -> None:
+def test_any_topic_name_is_a_valid_label(clock: ManualClock) -> None:
     meter = RunMeter(clock)
     store, _ = memory_log([record(0, "a", "1")], clock=clock)
     run = job(store, clock, meter)
@@ -120,7 +120,7 @@ def test_topic_names_of_any_sort_are_labels(clock: ManualClock) -> None:
     assert value(found, "keyfold_compactor_partition_uncleanable", topic='a"b\\c\nd', partition="7") == 1
 
 
-def test_a_failing_partition_stays_uncleanable_while_it_rests_and_is_not_when_it_was_cleaned(
+def test_a_failing_partition_stays_uncleanable_until_it_is_cleaned(
     clock: ManualClock,
 ) -> None:
     from keyfold.store.api import Create
@@ -149,7 +149,7 @@ def test_a_failing_partition_stays_uncleanable_while_it_rests_and_is_not_when_it
         assert ("keyfold_compactor_partition_uncleanable", (("partition", "0"), ("topic", "users"))) not in found
 
 
-def test_who_rests_is_not_read_and_stands_as_when_he_failed(clock: ManualClock) -> None:
+def test_a_partition_in_backoff_is_not_read_and_keeps_its_values(clock: ManualClock) -> None:
     store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
     manifest = load(store)
     store.delete(PLACE.key(manifest.segments[0].index_name))
@@ -233,7 +233,7 @@ def test_scrapes_from_many_threads_while_runs_work_are_whole_and_never_go_back(c
 # Where it cannot be served
 
 
-def test_a_port_that_is_taken_is_an_error_that_names_the_key() -> None:
+def test_a_port_in_use_is_an_error_naming_the_key() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         options = CompactOptions.parse({**CONFIG, "metrics.port": str(port)})
@@ -245,7 +245,7 @@ def test_a_port_that_is_taken_is_an_error_that_names_the_key() -> None:
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.1", "a..b"])
-def test_an_address_that_is_not_this_machines_names_the_other_key(host: str) -> None:
+def test_a_foreign_address_is_an_error_naming_the_key(host: str) -> None:
     options = CompactOptions.parse({**CONFIG, "metrics.port": "1", "metrics.host": host})
     with (
         pytest.raises(ConfigError, match=r"`metrics\.host`: cannot listen on"),
@@ -255,7 +255,7 @@ def test_an_address_that_is_not_this_machines_names_the_other_key(host: str) -> 
 
 
 @pytest.mark.parametrize("port", ["-1", "65536", "http"])
-def test_a_port_that_is_none_is_refused(port: str) -> None:
+def test_an_invalid_port_is_refused(port: str) -> None:
     with pytest.raises(ConfigError, match=r"metrics\.port"):
         CompactOptions.parse({**CONFIG, "metrics.port": port})
 
@@ -334,7 +334,7 @@ def test_a_run_is_pushed_once_at_its_end_under_its_name(clock: ManualClock, gate
     assert value(parsed(body), "keyfold_compactor_records_removed_total") == 1
 
 
-def test_a_run_that_fails_as_a_whole_is_pushed_too(clock: ManualClock, gateway: Gateway) -> None:
+def test_a_failed_run_is_pushed_too(clock: ManualClock, gateway: Gateway) -> None:
     store, _ = memory_log([record(0, "a", "1")], clock=clock)
     options = CompactOptions.parse({**CONFIG, "metrics.push.url": gateway.url})
 
@@ -384,7 +384,7 @@ def _answer_nonsense(server: socket.socket) -> None:
 @pytest.mark.parametrize(
     "url", ["pushgateway:9091", "ftp://host", "http://", "http://me:secret@host", "http://host:x", "http://host?a=b"]
 )
-def test_a_gateway_that_is_no_url_is_refused_and_not_repeated(url: str) -> None:
+def test_an_invalid_gateway_url_is_refused_and_not_repeated(url: str) -> None:
     with pytest.raises(ConfigError, match=r"metrics\.push\.url") as error:
         CompactOptions.parse({**CONFIG, "metrics.push.url": url})
     assert "secret" not in str(error.value)

@@ -50,7 +50,7 @@ def filled(clock: ManualClock, seed: int, batches: int = 6) -> MemoryStore:
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(5))
-def test_no_pass_moves_more_than_the_plan_said(seed: int) -> None:
+def test_no_pass_moves_more_than_planned(seed: int) -> None:
     clock = ManualClock()
     store = filled(clock, seed)
     for number in range(3):  # the second removes tombstones alone, the third nothing
@@ -64,7 +64,7 @@ def test_no_pass_moves_more_than_the_plan_said(seed: int) -> None:
             assert part.traffic.written_bytes <= 1.1 * expected.bytes_written
 
 
-def test_the_cost_by_hand() -> None:
+def test_costs_match_a_calculation_by_hand() -> None:
     clock = ManualClock()
     store = filled(clock, 1, batches=3)
     manifest = pinned(store, clock).manifest
@@ -81,7 +81,7 @@ def test_the_cost_by_hand() -> None:
     assert total([found, found]).moved_bytes == 2 * found.moved_bytes
 
 
-def test_a_log_that_is_not_due_says_what_force_would_cost_and_a_clean_one_nothing() -> None:
+def test_a_log_that_is_not_due_shows_the_cost_of_force_and_a_clean_log_none() -> None:
     clock = ManualClock()
     store = filled(clock, 2, batches=2)
     idle = replace(EAGER, min_cleanable_dirty_ratio=1.0)
@@ -92,7 +92,7 @@ def test_a_log_that_is_not_due_says_what_force_would_cost_and_a_clean_one_nothin
     assert would(store, clock, keep) is None
 
 
-def test_what_is_due_for_its_tombstones_alone_costs_the_segments_that_have_some() -> None:
+def test_a_pass_for_due_tombstones_costs_only_the_segments_that_have_them() -> None:
     clock = ManualClock()
     store, _ = memory_log([record(n, f"a{n}", "1" * 500) for n in range(20)], [record(20, "b", None)], clock=clock)
     single = replace(EAGER, segment_bytes=1)

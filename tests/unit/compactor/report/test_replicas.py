@@ -91,7 +91,7 @@ def test_tombstones_go_when_the_last_registered_replica_has_received_them() -> N
     assert (tombstones(store), load(store).purged_to) == ([], 3)
 
 
-def test_a_tombstone_does_not_wait_longer_for_a_replica_than_it_may() -> None:
+def test_a_tombstone_waits_for_a_replica_at_most_the_maximum_hold() -> None:
     clock = ManualClock()
     store, _ = deleted_log(clock)
     register(store)
@@ -102,7 +102,7 @@ def test_a_tombstone_does_not_wait_longer_for_a_replica_than_it_may() -> None:
     assert load(store).purged_to == 3, "by which the replica knows that it needs a resync"
 
 
-def test_a_pass_for_another_reason_takes_what_was_received_and_says_what_is_held() -> None:
+def test_a_pass_for_another_reason_removes_received_tombstones_and_reports_held_ones() -> None:
     clock = ManualClock()
     store, sink = deleted_log(clock)
     tell(store, register(store).hold_name, received_to=3)
@@ -117,7 +117,7 @@ def test_a_pass_for_another_reason_takes_what_was_received_and_says_what_is_held
     assert report_document(report)["totals"]["tombstones_held"] == 1
 
 
-def test_a_pass_for_received_tombstones_takes_them_from_segments_that_were_received_in_part_too() -> None:
+def test_a_pass_for_received_tombstones_includes_partly_received_segments() -> None:
     clock = ManualClock()
     store, sink = deleted_log(clock)
     replica = register(store)
@@ -134,7 +134,7 @@ def test_a_pass_for_received_tombstones_takes_them_from_segments_that_were_recei
     assert job(store, clock).once().quiet_partitions == 1
 
 
-def test_a_plan_says_what_is_held_and_for_whom() -> None:
+def test_a_plan_shows_what_is_held_and_for_which_replica() -> None:
     clock = ManualClock()
     store, _ = deleted_log(clock)
     tell(store, register(store).hold_name, received_to=2)
@@ -162,7 +162,7 @@ def test_a_paused_replica_holds_and_a_removed_one_does_not(command: str) -> None
     assert job(store, clock).once().partitions[0].purged_tombstones == 2
 
 
-def test_what_another_place_has_received_under_the_same_name_does_not_count() -> None:
+def test_what_another_location_received_under_the_same_name_does_not_count() -> None:
     clock = ManualClock()
     store, _ = deleted_log(clock)
     tell(store, register(store).hold_name, received_to=5)
@@ -184,7 +184,7 @@ def test_a_registration_that_cannot_be_read_holds_the_tombstones_of_all_topics()
     assert "until they reach replica eu" in " ".join(plan_lines(job(store, clock).review()))
 
 
-def test_a_pattern_without_an_end_holds_the_tombstones_of_all_topics_and_no_run_up() -> None:
+def test_a_pattern_that_never_finishes_holds_all_tombstones_but_delays_no_run() -> None:
     clock = ManualClock()
     store, _ = deleted_log(clock)
     hold_name = register(store, topics_regex="(a+)+$|users").hold_name
@@ -220,7 +220,7 @@ def test_replicas_that_cannot_be_listed_hold_everything_and_stop_no_run() -> Non
     assert tombstones(store) == []
 
 
-def test_a_store_that_is_away_fails_the_run_as_it_always_does() -> None:
+def test_an_unavailable_store_fails_the_run() -> None:
     clock = ManualClock()
     store, _ = deleted_log(clock)
     away = Unlistable("test", clock)
@@ -230,7 +230,7 @@ def test_a_store_that_is_away_fails_the_run_as_it_always_does() -> None:
     assert load_replica_holds(store, "topics", clock, Random(0)) == ReplicaHolds()
 
 
-def test_a_bucket_that_is_missing_is_no_question_of_replicas() -> None:
+def test_a_missing_bucket_is_not_reported_as_a_replica_problem() -> None:
     missing = Unlistable("test", ManualClock())
     missing.error = BucketMissing("topics/_replicas/", "404 NoSuchBucket")
     with pytest.raises(BucketMissing):
@@ -268,7 +268,7 @@ def run_with_replicas(
         return job(buckets.stores["b"], buckets.clock, replicate=replicate).once()
 
 
-def test_what_a_run_has_cleaned_is_at_the_replica_when_it_is_over() -> None:
+def test_a_runs_cleaning_is_at_the_replica_when_the_run_ends() -> None:
     clock = ManualClock()
     store, sink = memory_log([record(0, "a", "1"), record(1, "a", None)], clock=clock)
     buckets = Buckets(clock, b=store)
@@ -301,7 +301,7 @@ def test_what_a_run_has_cleaned_is_at_the_replica_when_it_is_over() -> None:
     assert replica_of(buckets).next_offset == 3
 
 
-def test_a_replica_that_is_away_fails_the_run_and_not_the_cleaning() -> None:
+def test_an_unavailable_replica_fails_the_run_but_not_the_cleaning() -> None:
     clock = ManualClock()
     store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
     register(
@@ -315,7 +315,7 @@ def test_a_replica_that_is_away_fails_the_run_and_not_the_cleaning() -> None:
     assert "`KEYFOLD_REPLICA_NOT_SET` is not set" in " ".join(report.replicas[0].lines)
 
 
-def test_what_was_copied_before_is_not_reported_again_of_a_replica_that_cannot_be_opened() -> None:
+def test_earlier_copies_are_not_reported_again_for_an_unopenable_replica() -> None:
     clock = ManualClock()
     store, _ = memory_log([record(0, "a", "1")], clock=clock)
     register(store)
@@ -328,7 +328,7 @@ def test_what_was_copied_before_is_not_reported_again_of_a_replica_that_cannot_b
     assert (found.is_failure, found.document["carried"]["commits"]) == (True, 0)
 
 
-def test_both_ends_are_paced_by_the_one_rate_of_the_configuration() -> None:
+def test_source_and_replica_share_the_configured_rate() -> None:
     clock = ManualClock()
     store, _ = memory_log([record(0, "a", "1")], clock=clock)
     register(store)
@@ -340,7 +340,7 @@ def test_both_ends_are_paced_by_the_one_rate_of_the_configuration() -> None:
     assert first is second is not None
 
 
-def test_nothing_is_copied_when_the_run_was_told_to_stop() -> None:
+def test_nothing_is_copied_after_the_run_was_stopped() -> None:
     clock = ManualClock()
     store, _ = memory_log([record(0, "a", "1")], clock=clock)
     register(store)
@@ -351,7 +351,7 @@ def test_nothing_is_copied_when_the_run_was_told_to_stop() -> None:
     assert list(buckets.stores) == ["b"]
 
 
-def test_the_compactor_leaves_a_replica_alone_and_says_so_where_it_was_forced() -> None:
+def test_the_compactor_skips_a_replica_and_reports_it_if_forced() -> None:
     clock = ManualClock()
     store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
     buckets = Buckets(clock, b=store)
@@ -371,7 +371,7 @@ def test_the_compactor_leaves_a_replica_alone_and_says_so_where_it_was_forced() 
     assert load(there).replica is not None
 
 
-def test_metrics_count_partitions_whose_tombstones_are_held_and_no_replica() -> None:
+def test_metrics_count_partitions_with_held_tombstones_but_no_replicas() -> None:
     clock = ManualClock()
     store, _ = deleted_log(clock)
     assert job(store, clock).once().exit_code == 0
@@ -390,7 +390,7 @@ def test_metrics_count_partitions_whose_tombstones_are_held_and_no_replica() -> 
     assert (there[names.HELD], there[names.PARTITIONS]) == (0, 0), "a replica is not cleaned where it is"
 
 
-def test_a_run_that_cannot_ask_for_replicas_is_a_run_that_failed() -> None:
+def test_a_run_that_cannot_list_replicas_has_failed() -> None:
     clock = ManualClock()
     away = Unlistable("test", clock)
     away.error = StoreUnavailable("topics/_replicas/", "503")

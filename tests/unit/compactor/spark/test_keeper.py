@@ -66,7 +66,7 @@ def test_spark_is_started_once_and_stopped_at_the_end(monkeypatch: pytest.Monkey
     assert spark.stopped == 1
 
 
-def test_our_own_spark_that_died_is_cleared_away_and_started_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_spark_started_by_the_process_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     spark = FakeSpark(monkeypatch)
     with SparkKeeper(CompactOptions.parse(OPTIONS)) as keeper:
         first = keeper()
@@ -80,7 +80,7 @@ def test_our_own_spark_that_died_is_cleared_away_and_started_anew(monkeypatch: p
     assert spark.stopped == 3
 
 
-def test_a_given_spark_that_died_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_given_spark_is_an_error_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     spark = FakeSpark(monkeypatch, is_given=True)
     with SparkKeeper(CompactOptions.parse(OPTIONS)) as keeper:
         keeper()
@@ -91,7 +91,7 @@ def test_a_given_spark_that_died_is_an_error_that_says_what_to_do(monkeypatch: p
     assert len(spark.started) == 1
 
 
-def test_the_loop_ends_at_once_when_a_given_spark_has_died(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loop_ends_immediately_when_a_given_spark_died(monkeypatch: pytest.MonkeyPatch) -> None:
     store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")])
     spark = FakeSpark(monkeypatch, is_given=True)
     options = CompactOptions.parse({**OPTIONS, "log.cleaner.backoff.ms": "0", "min.cleanable.dirty.ratio": "0"})
@@ -124,7 +124,7 @@ def test_a_start_that_fails_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch)
     assert len(spark.started) == 2
 
 
-def test_tasks_go_where_the_driver_goes_and_get_no_keys_of_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_use_the_drivers_location_and_get_no_keys_from_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "from-environment")
@@ -143,7 +143,7 @@ def test_tasks_go_where_the_driver_goes_and_get_no_keys_of_its_environment(monke
         (None, ("spark.a=b=c", "spark.d="), {"spark.a": "b=c", "spark.d": ""}),
     ],
 )
-def test_the_command_line_sets_what_spark_gets(
+def test_the_command_line_sets_sparks_configuration(
     master: str | None, pairs: tuple[str, ...], expected: dict[str, str]
 ) -> None:
     from keyfold_compactor.cli import _spark_values
@@ -152,7 +152,7 @@ def test_the_command_line_sets_what_spark_gets(
 
 
 @pytest.mark.parametrize("pair", ["executor.memory=secret", "spark.executor.memory"])
-def test_what_is_no_setting_of_spark_is_refused_and_its_value_not_shown(pair: str) -> None:
+def test_an_unknown_spark_setting_is_refused_without_showing_its_value(pair: str) -> None:
     import click
 
     from keyfold_compactor.cli import _spark_values
@@ -162,7 +162,7 @@ def test_what_is_no_setting_of_spark_is_refused_and_its_value_not_shown(pair: st
     assert "secret" not in str(caught.value)
 
 
-def test_the_zip_has_the_code_and_the_commands_and_nothing_else(tmp_path: Path) -> None:
+def test_the_zip_has_only_the_code_and_the_commands(tmp_path: Path) -> None:
     import zipfile
 
     import keyfold_compactor
@@ -181,7 +181,7 @@ def test_the_zip_has_the_code_and_the_commands_and_nothing_else(tmp_path: Path) 
     assert not is_shipped()
 
 
-def test_the_compactor_of_the_zip_finds_the_replicator_of_the_zip(tmp_path: Path) -> None:
+def test_the_zips_compactor_finds_the_zips_replicator(tmp_path: Path) -> None:
     from keyfold_compactor.spark.code_zip import write_code_zip
 
     code = write_code_zip(tmp_path / "keyfold.zip")
@@ -194,7 +194,7 @@ def test_the_compactor_of_the_zip_finds_the_replicator_of_the_zip(tmp_path: Path
     assert done.stdout.strip() == f"{code}/keyfold_replicator/cli/after_run.py", done.stderr
 
 
-def test_a_runner_that_calls_a_function_sees_an_exit_only_where_something_failed(
+def test_a_runner_that_calls_a_function_sees_an_exit_only_on_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from keyfold_compactor.__main__ import task

@@ -60,7 +60,7 @@ def two_segments() -> tuple[ObjectStore, LogJob]:
     )
 
 
-def test_a_segment_that_could_not_be_split_is_known_to_every_bucket() -> None:
+def test_a_segment_that_could_not_be_split_is_reported_to_every_bucket() -> None:
     """Without its tombstone the map would keep `a` at 0 and let the tombstone at 2 be marked: `a` would come back."""
     from keyfold_compactor.spark.map import _match_task, _split_task
 
@@ -147,7 +147,7 @@ class FakeContext:
         return FakeRdd(items, self.errors.pop() if self.errors else None)
 
 
-def test_masks_of_a_batch_that_failed_are_not_seen_by_the_next() -> None:
+def test_masks_of_a_failed_batch_are_invisible_to_the_next() -> None:
     """Masks are known by a log's number in its batch: another log's of the same number would remove other records."""
     from keyfold_compactor.spark.executor import SparkExecutor
 
@@ -165,7 +165,7 @@ def test_masks_of_a_batch_that_failed_are_not_seen_by_the_next() -> None:
     assert steps == [1], "only the batch that was mapped is counted"
 
 
-def test_masks_that_went_through_the_driver_are_forgotten_with_their_batch() -> None:
+def test_masks_held_by_the_driver_are_dropped_with_their_batch() -> None:
     from keyfold_compactor.spark.executor import SparkExecutor
 
     store, job = two_segments()
@@ -183,7 +183,7 @@ def test_masks_that_went_through_the_driver_are_forgotten_with_their_batch() -> 
     assert not executor._masks
 
 
-def test_the_smallest_masks_go_through_the_driver_as_many_as_may() -> None:
+def test_the_smallest_masks_go_through_the_driver_up_to_its_limit() -> None:
     from keyfold_compactor.spark.executor import _kept_in_driver
 
     _, job = two_segments()
@@ -195,7 +195,7 @@ def test_the_smallest_masks_go_through_the_driver_as_many_as_may() -> None:
     assert _kept_in_driver([twice, job], one - 1) == set()
 
 
-def test_what_a_unit_sends_to_its_task_does_not_grow_with_its_log() -> None:
+def test_a_units_task_arguments_do_not_grow_with_the_log() -> None:
     """A log of thousands of segments has thousands of units: each with all of them would be too much for a driver."""
     _, job = two_segments()
     long = replace(job, entries=job.entries * 500)
@@ -246,7 +246,7 @@ def test_ctrl_c_stays_with_the_command_when_spark_starts(monkeypatch: pytest.Mon
     assert signal.getsignal(signal.SIGINT) is mine
 
 
-def test_what_spark_submit_was_given_is_not_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_given_to_spark_submit_are_not_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its options are in the JVM; a SparkConf that is made before the JVM is reached knows none of them."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession

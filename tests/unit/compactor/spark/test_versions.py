@@ -19,7 +19,7 @@ pytestmark = pytest.mark.any_spark
 
 
 @pytest.mark.parametrize("version", ["3.5.0", "3.5.5-amzn-1", "4.0.0", "4.1.4", "4.3.0", "4.3.1.dev0"])
-def test_what_was_tried_is_taken_whatever_a_distribution_adds(version: str) -> None:
+def test_tested_versions_are_accepted_with_any_distribution_suffix(version: str) -> None:
     check_pyspark(version)
     check_jvm(version, version)
 
@@ -33,7 +33,7 @@ def test_another_version_is_refused_with_both_named(version: str) -> None:
     assert "pyspark>=3.5,<4.4" in str(caught.value.hint)
 
 
-def test_a_missing_pyspark_is_said_to_be_missing() -> None:
+def test_a_missing_pyspark_is_reported() -> None:
     with pytest.raises(ConfigError, match=re.escape("`pyspark`: is not installed; Spark 3.5 to 4.3 is needed")):
         check_pyspark(None)
 
@@ -53,7 +53,7 @@ def test_the_version_is_known_without_importing_spark() -> None:
     assert done.stdout.split() == [pyspark.__version__, "False"]
 
 
-def test_a_pyspark_that_says_its_version_elsewhere_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pyspark_without_metadata_is_asked_for_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "pyspark"
     package.mkdir()
     (package / "__init__.py").write_text("__version__ = '3.4.1'\n")
@@ -63,9 +63,7 @@ def test_a_pyspark_that_says_its_version_elsewhere_is_asked(tmp_path: Path, monk
     assert "version 3.4.1 was found; keyfold's compactor needs Spark 3.5 to 4.3" in done.stderr
 
 
-def test_a_fake_old_spark_is_exit_code_two_before_anything_happens(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_old_spark_exits_with_2_before_anything_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "pyspark"
     package.mkdir()
     (package / "__init__.py").write_text("raise RuntimeError('not to be imported')\n")
@@ -79,7 +77,7 @@ def test_a_fake_old_spark_is_exit_code_two_before_anything_happens(
     assert "`pyspark`: version 3.4.4 was found; keyfold's compactor needs Spark 3.5 to 4.3" in done.stderr
 
 
-def test_the_packages_range_is_the_one_that_is_checked() -> None:
+def test_the_checked_version_range_is_the_packages() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     wanted = f"pyspark>={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1] + 1}"
     assert wanted in extras["spark"]
@@ -88,5 +86,5 @@ def test_the_packages_range_is_the_one_that_is_checked() -> None:
     assert minor_of(pinned.group(1)) == NEWEST
 
 
-def test_the_module_that_finds_it_needs_no_spark() -> None:
+def test_the_version_check_needs_no_spark() -> None:
     assert "pyspark" not in vars(importlib.import_module("keyfold_compactor.spark.versions"))

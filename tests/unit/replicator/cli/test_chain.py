@@ -51,9 +51,7 @@ def manifest(buckets: Buckets, bucket: str) -> Manifest:
     return at(buckets, bucket).manifest
 
 
-def test_what_is_appended_and_cleaned_at_the_first_source_comes_to_the_last_replica(
-    keyfold: Keyfold, made: MadeLog
-) -> None:
+def test_appends_and_cleaning_at_the_first_source_reach_the_last_replica(keyfold: Keyfold, made: MadeLog) -> None:
     buckets = keyfold.buckets
     assert read(buckets, "far") == read(buckets, "dr") == read(buckets, "log")
     made.append(records("c=1 b= a=3", 3))
@@ -77,9 +75,7 @@ def test_what_is_appended_and_cleaned_at_the_first_source_comes_to_the_last_repl
     assert [manifest(buckets, b).version for b in ("log", "dr", "far")] == commits, "nothing new, nothing written"
 
 
-def test_a_deletion_that_only_the_last_replica_has_missed_makes_it_ask_for_a_resync(
-    keyfold: Keyfold, made: MadeLog
-) -> None:
+def test_a_deletion_missed_only_by_the_last_replica_requires_its_resync(keyfold: Keyfold, made: MadeLog) -> None:
     """The first source waits for its own replica only; what that one passed on it does not know."""
     buckets = keyfold.buckets
     made.append(records("a= c=1", 3))
@@ -97,7 +93,7 @@ def test_a_deletion_that_only_the_last_replica_has_missed_makes_it_ask_for_a_res
     assert b"a" not in latest(read(buckets, "far"))
 
 
-def test_the_last_replica_follows_the_second_log_when_that_is_promoted(keyfold: Keyfold, made: MadeLog) -> None:
+def test_the_last_replica_follows_the_second_log_after_its_promotion(keyfold: Keyfold, made: MadeLog) -> None:
     buckets = keyfold.buckets
     made.append(records("c=1", 3))
     keyfold("promote", SOURCE, "dr")

@@ -103,7 +103,7 @@ def test_a_missing_credential_is_named(keyfold: Keyfold, made: MadeLog) -> None:
     assert "KEYFOLD_REPLICA_GONE_ID" in shown["errors"][0]["message"]
 
 
-def test_a_credential_that_is_not_allowed_is_said_at_once(keyfold: Keyfold, made: MadeLog, tmp_path: Path) -> None:
+def test_a_disallowed_credential_is_reported_immediately(keyfold: Keyfold, made: MadeLog, tmp_path: Path) -> None:
     del made
     adding = ("--to", REPLICA, "--access-key-id", "${env:DR_ID}", "--secret-access-key", "${env:DR_SECRET}")
     keyfold("add", SOURCE, "dr", *adding, code=2)
@@ -122,7 +122,7 @@ def test_a_credential_that_is_not_allowed_is_said_at_once(keyfold: Keyfold, made
     assert (keyfold.errors, keyfold.buckets.locations[-1].profile) == ([], "dr")
 
 
-def test_a_name_and_a_place_are_taken_once(keyfold: Keyfold, made: MadeLog) -> None:
+def test_a_name_and_a_location_are_registered_once(keyfold: Keyfold, made: MadeLog) -> None:
     del made
     keyfold("add", SOURCE, "dr", "--to", REPLICA)
     keyfold("add", SOURCE, "dr", "--to", "s3://other/topics", code=1)
@@ -164,7 +164,7 @@ def test_a_folder_with_a_replica_of_another_name_is_refused(keyfold: Keyfold, ma
     keyfold("run", SOURCE, "--once")
 
 
-def test_a_replica_that_does_not_answer_is_registered_only_unseen(keyfold: Keyfold, made: MadeLog) -> None:
+def test_an_unavailable_replica_is_registered_only_without_check(keyfold: Keyfold, made: MadeLog) -> None:
     del made
     keyfold.buckets.away.add("dr")
     keyfold("add", SOURCE, "dr", "--to", REPLICA, code=1)
@@ -172,14 +172,14 @@ def test_a_replica_that_does_not_answer_is_registered_only_unseen(keyfold: Keyfo
     assert len(keyfold.json("list", SOURCE)) == 1
 
 
-def test_add_says_which_topics_wait_for_compaction(keyfold: Keyfold, made: MadeLog) -> None:
+def test_add_reports_which_topics_wait_for_compaction(keyfold: Keyfold, made: MadeLog) -> None:
     made.compact()
     lines = keyfold("add", SOURCE, "dr", "--to", REPLICA)
     assert "    keyfold replica enable-compaction s3://log/topics dr" in "\n".join(lines)
     assert any("users" in line and "until compaction is enabled" in line for line in lines)
 
 
-def test_edit_changes_what_is_named_alone(keyfold: Keyfold, made: MadeLog) -> None:
+def test_edit_changes_only_the_given_fields(keyfold: Keyfold, made: MadeLog) -> None:
     del made
     keyfold("add", SOURCE, "dr", "--to", REPLICA, "--region", "eu-west-1", "--topics", "users")
     (row,) = keyfold.json("edit", SOURCE, "dr", "--topics-regex", "u.*")
@@ -191,9 +191,7 @@ def test_edit_changes_what_is_named_alone(keyfold: Keyfold, made: MadeLog) -> No
     keyfold("edit", SOURCE, "nobody", "--topics", "users", code=1)
 
 
-def test_a_replica_that_moves_begins_anew_and_nothing_is_held_under_its_old_name(
-    keyfold: Keyfold, made: MadeLog
-) -> None:
+def test_a_moved_replica_starts_again_and_its_old_holds_end(keyfold: Keyfold, made: MadeLog) -> None:
     keyfold("add", SOURCE, "dr", "--to", REPLICA)
     keyfold("run", SOURCE, "--once")
     (before,) = keyfold.json("list", SOURCE)
@@ -215,7 +213,7 @@ def test_a_removed_replica_holds_nothing_and_stays_readable(keyfold: Keyfold, ma
     keyfold("remove", SOURCE, "dr", code=1)
 
 
-def test_a_replica_is_removed_also_where_its_entries_cannot_be_taken_out(keyfold: Keyfold, made: MadeLog) -> None:
+def test_a_replica_is_removed_even_if_its_entries_cannot_be_deleted(keyfold: Keyfold, made: MadeLog) -> None:
     keyfold("add", SOURCE, "dr", "--to", REPLICA)
     keyfold("run", SOURCE, "--once")
     away = Fault(lambda call: call.key.endswith("_manifest.avro"), FaultKind.UNAVAILABLE, times=1 << 40)
@@ -226,7 +224,7 @@ def test_a_replica_is_removed_also_where_its_entries_cannot_be_taken_out(keyfold
 
 
 @pytest.mark.parametrize("command", ["remove", "promote"])
-def test_what_is_done_is_said_also_where_the_source_cannot_be_listed_after_it(
+def test_a_change_is_reported_even_if_the_source_cannot_be_listed_afterwards(
     keyfold: Keyfold, made: MadeLog, command: str
 ) -> None:
     keyfold("add", SOURCE, "dr", "--to", REPLICA)
@@ -275,7 +273,7 @@ def test_a_run_brings_a_replica_up_to_date_and_status_says_so(keyfold: Keyfold, 
     assert read(keyfold.buckets, "dr") == read(keyfold.buckets, "log")
 
 
-def test_the_story_of_the_rule(keyfold: Keyfold, made: MadeLog) -> None:
+def test_compaction_waits_until_the_replica_allows_it(keyfold: Keyfold, made: MadeLog) -> None:
     keyfold("add", SOURCE, "dr", "--to", REPLICA)
     keyfold("run", SOURCE, "--once")
     made.compact()
@@ -308,7 +306,7 @@ def test_compaction_is_enabled_by_the_replicas_url_or_by_its_name(keyfold: Keyfo
     keyfold("enable-compaction", REPLICA, "--format", "0", code=2)
 
 
-def test_what_is_said_for_all_topics_names_the_topics_that_keep_an_older_entry(keyfold: Keyfold) -> None:
+def test_a_change_for_all_topics_names_topics_with_an_entry_of_their_own(keyfold: Keyfold) -> None:
     keyfold("disable-compaction", REPLICA, "--topic", "users")
     keyfold("enable-compaction", REPLICA, "--topic", "old", "--format", "1")
     keyfold("enable-compaction", REPLICA, "--topic", "same", "--format", "2")
@@ -325,7 +323,7 @@ def test_what_is_said_for_all_topics_names_the_topics_that_keep_an_older_entry(k
     assert found["kept_topics"] == []
 
 
-def test_what_is_said_for_all_topics_replaces_older_entries_where_that_is_asked_for(keyfold: Keyfold) -> None:
+def test_a_change_for_all_topics_replaces_topic_entries_on_request(keyfold: Keyfold) -> None:
     keyfold("disable-compaction", REPLICA, "--topic", "users")
     (found,) = keyfold.json("enable-compaction", REPLICA, "--replace-topics", "--format", "2")
     assert {topic: entry["enabled"] for topic, entry in found["compaction"].items()} == {"*": True}
@@ -339,7 +337,7 @@ def test_what_is_said_for_all_topics_replaces_older_entries_where_that_is_asked_
     assert "--replace-topics applies to all topics" in "".join(keyfold.errors)
 
 
-def test_a_paused_replica_is_left_alone_until_it_is_resumed(keyfold: Keyfold, made: MadeLog) -> None:
+def test_a_paused_replica_is_unchanged_until_it_is_resumed(keyfold: Keyfold, made: MadeLog) -> None:
     keyfold("add", SOURCE, "dr", "--to", REPLICA, "--paused")
     assert keyfold("run", SOURCE, "--once") == ["dr: paused, nothing was replicated"]
     assert keyfold.json("status", SOURCE)[0]["paused"] is True
@@ -352,7 +350,7 @@ def test_a_paused_replica_is_left_alone_until_it_is_resumed(keyfold: Keyfold, ma
     assert (shown["state"], shown["lag_records"]) == ("paused", 1)
 
 
-def test_a_run_may_be_narrowed_to_a_replica_and_a_topic(keyfold: Keyfold, made: MadeLog) -> None:
+def test_a_run_can_be_limited_to_a_replica_and_a_topic(keyfold: Keyfold, made: MadeLog) -> None:
     del made
     made_log(keyfold.buckets, topic="orders")
     keyfold("add", SOURCE, "dr", "--to", REPLICA)
@@ -368,7 +366,7 @@ def test_a_run_may_be_narrowed_to_a_replica_and_a_topic(keyfold: Keyfold, made: 
 
 
 @pytest.mark.parametrize("narrowed", [("--topic", "user"), ("--partition", "9")])
-def test_a_topic_or_partition_that_no_replica_takes_is_an_error_and_not_a_success(
+def test_a_topic_or_partition_of_no_replica_is_an_error(
     keyfold: Keyfold, made: MadeLog, narrowed: tuple[str, str]
 ) -> None:
     del made
@@ -381,7 +379,7 @@ def test_a_topic_or_partition_that_no_replica_takes_is_an_error_and_not_a_succes
     keyfold("run", SOURCE, "--once", *narrowed)
 
 
-def test_a_replica_that_is_away_fails_alone(keyfold: Keyfold, made: MadeLog) -> None:
+def test_an_unavailable_replica_fails_alone(keyfold: Keyfold, made: MadeLog) -> None:
     del made
     keyfold("add", SOURCE, "dr", "--to", REPLICA)
     keyfold("add", SOURCE, "archive", "--to", "s3://archive/topics")
@@ -416,7 +414,7 @@ def test_a_replica_that_missed_tombstones_is_resynced(keyfold: Keyfold, made: Ma
     assert "paused" in keyfold.errors[0]
 
 
-def test_a_replica_takes_no_sink(keyfold: Keyfold, made: MadeLog) -> None:
+def test_a_sink_cannot_write_into_a_replica(keyfold: Keyfold, made: MadeLog) -> None:
     del made
     keyfold("add", SOURCE, "dr", "--to", REPLICA)
     keyfold("run", SOURCE, "--once")
@@ -425,7 +423,7 @@ def test_a_replica_takes_no_sink(keyfold: Keyfold, made: MadeLog) -> None:
         there.log.claim_sink()
 
 
-def test_a_run_goes_by_its_configuration(keyfold: Keyfold, made: MadeLog, tmp_path: Path) -> None:
+def test_a_run_follows_its_configuration(keyfold: Keyfold, made: MadeLog, tmp_path: Path) -> None:
     del made
     keyfold("add", SOURCE, "dr", "--to", REPLICA)
     keyfold("add", SOURCE, "archive", "--to", "s3://archive/topics")
@@ -441,7 +439,7 @@ def test_a_run_goes_by_its_configuration(keyfold: Keyfold, made: MadeLog, tmp_pa
     assert "replica.threads" in "".join(keyfold.errors)
 
 
-def test_topics_that_are_not_there_are_named(keyfold: Keyfold, made: MadeLog) -> None:
+def test_missing_topics_are_named(keyfold: Keyfold, made: MadeLog) -> None:
     del made
     lines = keyfold("add", SOURCE, "dr", "--to", REPLICA, "--topics", "users,user,orders")
     assert "note: topics not found at the source yet: orders, user" in lines
@@ -467,7 +465,7 @@ def test_every_command_has_an_example(keyfold: Keyfold, command: str) -> None:
     assert any(command in line for line in keyfold("--help"))
 
 
-def test_a_request_that_is_refused_or_not_answered_keeps_no_replica_from_being_added() -> None:
+def test_occasional_store_errors_do_not_prevent_adding_a_replica() -> None:
     def added(bucket: str = "", fault: Fault | None = None) -> Buckets:
         buckets = Buckets()
         made_log(buckets)

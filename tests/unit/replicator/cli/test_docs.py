@@ -28,7 +28,7 @@ def commands() -> list[str]:
 
 
 @each("line", by_name(commands()))
-def test_every_command_that_is_shown_can_be_run(line: str) -> None:
+def test_every_documented_command_runs(line: str) -> None:
     words = shlex.split(re.sub(r"[\[\]]", "", line), comments=True)[2:]
     command = replica.commands[words[0]]
     with click.Context(replica) as parent:
@@ -42,7 +42,7 @@ def test_every_state_and_command_is_on_the_page() -> None:
     assert {name for name in replica.commands if f"keyfold replica {name}" not in page} == set()
 
 
-def test_hints_name_commands_that_there_are() -> None:
+def test_hints_name_existing_commands() -> None:
     said = (ROOT / "keyfold" / "log" / "edits_replica.py").read_text(encoding="utf-8")
     said += Path(compaction_rule.__file__).read_text(encoding="utf-8")
     named = set(re.findall(r"keyfold replica ([a-z-]+)", said))

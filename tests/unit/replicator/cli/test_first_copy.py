@@ -91,7 +91,7 @@ def is_marked(buckets: Buckets) -> bool:
 
 
 @pytest.mark.usefixtures("begun")
-def test_every_way_to_read_says_how_far_the_copy_is_and_other_topics_are_read(keyfold: Keyfold, log: Log) -> None:
+def test_every_reader_reports_the_copys_progress_and_reads_other_topics(keyfold: Keyfold, log: Log) -> None:
     for command in ("cat", "describe", "files"):
         assert UNFINISHED in log(command, REPLICA, "users", code=1)
     assert UNFINISHED in log("export", REPLICA, "users", "--to", "s3://out/users", code=1)
@@ -102,7 +102,7 @@ def test_every_way_to_read_says_how_far_the_copy_is_and_other_topics_are_read(ke
 
 
 @pytest.mark.usefixtures("begun")
-def test_verify_ends_with_1_and_says_what_is_to_come(log: Log) -> None:
+def test_verify_exits_with_1_and_reports_what_is_missing(log: Log) -> None:
     (report,) = log.json("verify", REPLICA, "users", code=1)
     (finding,) = report["findings"]
     assert finding["kind"] == "first-copy"
@@ -128,7 +128,7 @@ def test_a_repair_changes_nothing_and_the_next_round_finishes(keyfold: Keyfold, 
 
 
 @pytest.mark.usefixtures("begun")
-def test_the_status_knows_that_it_is_to_be_copied(keyfold: Keyfold) -> None:
+def test_the_status_shows_that_a_copy_is_pending(keyfold: Keyfold) -> None:
     (shown,) = keyfold.json("status", SOURCE, "dr")
     users = next(p for p in shown["partitions"] if p["topic"] == "users")
     assert users["replica_next_offset"] == -1
@@ -138,7 +138,9 @@ def test_the_status_knows_that_it_is_to_be_copied(keyfold: Keyfold) -> None:
 
 @pytest.mark.usefixtures("begun")
 @pytest.mark.parametrize("name", ["dr", "second"])
-def test_a_replica_that_was_removed_meanwhile_is_registered_again_and_finished(keyfold: Keyfold, name: str) -> None:
+def test_a_replica_removed_during_its_first_copy_can_be_registered_again_and_finished(
+    keyfold: Keyfold, name: str
+) -> None:
     keyfold("remove", SOURCE, "dr")
     assert is_marked(keyfold.buckets)
     # `orders` is the replica `dr` for good, so another name can have the other topic only.
@@ -149,21 +151,21 @@ def test_a_replica_that_was_removed_meanwhile_is_registered_again_and_finished(k
 
 
 @pytest.mark.usefixtures("begun")
-def test_the_registration_is_edited_meanwhile(keyfold: Keyfold) -> None:
+def test_the_registration_can_be_edited_during_the_first_copy(keyfold: Keyfold) -> None:
     keyfold("edit", SOURCE, "dr", "--topics", "users")
     keyfold("run", SOURCE, "--once")
     assert not is_marked(keyfold.buckets)
 
 
 @pytest.mark.usefixtures("begun")
-def test_the_first_copy_of_another_log_is_in_the_way_of_a_registration(keyfold: Keyfold) -> None:
+def test_the_first_copy_of_another_log_prevents_a_registration(keyfold: Keyfold) -> None:
     made_log(keyfold.buckets, bucket="other")
     keyfold("add", "s3://other/topics", "dr", "--to", REPLICA, "--topics", "users", code=1)
     assert "follows another log" in keyfold.errors[0]
 
 
 @pytest.mark.usefixtures("begun")
-def test_segments_without_manifest_or_marker_are_left_to_people_who_know_them(keyfold: Keyfold) -> None:
+def test_segments_without_manifest_or_marker_are_left_to_the_operator(keyfold: Keyfold) -> None:
     keyfold.buckets["dr"].inner.delete(MARKER)  # as version 0.1 left it
     keyfold("remove", SOURCE, "dr")
     keyfold("add", SOURCE, "dr", "--to", REPLICA, code=1)
@@ -175,7 +177,7 @@ def test_segments_without_manifest_or_marker_are_left_to_people_who_know_them(ke
 
 
 @pytest.mark.usefixtures("begun")
-def test_a_forced_promotion_makes_no_log_of_a_part(keyfold: Keyfold) -> None:
+def test_a_forced_promotion_refuses_a_partial_copy(keyfold: Keyfold) -> None:
     keyfold.buckets.away.add("log")
     rows = keyfold.json("promote", REPLICA, "--force", "--dry-run")
     assert [(row["topic"], row["step"]) for row in rows] == [("orders", "ready"), ("users", "missing")]
@@ -190,14 +192,14 @@ def test_a_forced_promotion_makes_no_log_of_a_part(keyfold: Keyfold) -> None:
 
 
 @pytest.mark.usefixtures("begun")
-def test_a_switch_over_copies_the_rest_first(keyfold: Keyfold) -> None:
+def test_a_switch_over_finishes_the_copy_first(keyfold: Keyfold) -> None:
     before = read(keyfold.buckets, "log")
     keyfold("promote", SOURCE, "dr")
     assert read(keyfold.buckets, "dr") == before
     assert not is_marked(keyfold.buckets)
 
 
-def test_a_promotion_takes_a_marker_away_that_a_killed_process_left(keyfold: Keyfold, begun: MadeLog) -> None:
+def test_a_promotion_removes_a_marker_left_by_a_killed_process(keyfold: Keyfold, begun: MadeLog) -> None:
     keyfold("run", SOURCE, "--once")
     keyfold.buckets["dr"].inner.put(MARKER, b"left", Create())
     keyfold("promote", SOURCE, "dr")
@@ -206,7 +208,7 @@ def test_a_promotion_takes_a_marker_away_that_a_killed_process_left(keyfold: Key
 
 
 @pytest.mark.usefixtures("begun")
-def test_a_replica_of_a_first_copy_waits_for_it(keyfold: Keyfold) -> None:
+def test_a_replica_of_an_unfinished_copy_waits(keyfold: Keyfold) -> None:
     keyfold("add", REPLICA, "far", "--to", "s3://far/topics")
     keyfold("run", REPLICA, "--once", code=1)
     (shown,) = keyfold.json("status", REPLICA, "far")
@@ -218,7 +220,7 @@ def test_a_replica_of_a_first_copy_waits_for_it(keyfold: Keyfold) -> None:
 
 
 @pytest.mark.usefixtures("begun")
-def test_the_compactor_passes_it_over(keyfold: Keyfold) -> None:
+def test_the_compactor_skips_an_unfinished_copy(keyfold: Keyfold) -> None:
     report = new_run(keyfold.buckets["dr"].inner).clean([PLACE, Place("topics", "orders", 0)])
     assert report.exit_code == 0
     assert is_marked(keyfold.buckets)

@@ -77,13 +77,13 @@ def test_a_large_object_is_sent_in_parts(source: MemoryStore, target: MemoryStor
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, PART_BYTES, PART_BYTES + 1, 2 * PART_BYTES, LARGE_BYTES])
-def test_sizes_at_the_edges(source: MemoryStore, target: MemoryStore, size_bytes: int) -> None:
+def test_objects_at_the_size_limits_are_copied(source: MemoryStore, target: MemoryStore, size_bytes: int) -> None:
     job = made(source, "_index/a.parquet", size_bytes)
     copy(source, target, job)
     assert is_there(target, job)
 
 
-def test_thousands_of_small_ones_by_many_threads(source: MemoryStore, target: MemoryStore) -> None:
+def test_thousands_of_small_objects_are_copied_by_many_threads(source: MemoryStore, target: MemoryStore) -> None:
     places = [Place("topics", "users", partition) for partition in range(5)]
     jobs = {place: [made(source, f"{n}.avro", 50 + n % 7, place=place) for n in range(600)] for place in places}
     found: list[CopyResult] = []
@@ -101,7 +101,7 @@ def test_thousands_of_small_ones_by_many_threads(source: MemoryStore, target: Me
     assert all(is_there(target, job) for these in jobs.values() for job in these)
 
 
-def test_one_call_with_many_objects_does_not_keep_another_waiting(source: MemoryStore, target: MemoryStore) -> None:
+def test_a_call_with_many_objects_does_not_delay_another(source: MemoryStore, target: MemoryStore) -> None:
     many = [made(source, f"{n}.avro", 10) for n in range(500)]
     other = made(source, "x.avro", 10, place=Place("topics", "users", 1))
     with transfer(source, target, threads=2) as copying:
@@ -115,13 +115,13 @@ def test_one_call_with_many_objects_does_not_keep_another_waiting(source: Memory
 # What is there already
 
 
-def test_what_was_created_meanwhile_is_not_an_error(source: MemoryStore, target: MemoryStore) -> None:
+def test_an_object_created_meanwhile_is_not_an_error(source: MemoryStore, target: MemoryStore) -> None:
     job = made(source, "a.avro", 1000)
     copy(source, target, job)
     assert [r.job for r in copy(source, target, job)] == [job]
 
 
-def test_a_large_object_that_is_there_is_not_sent(source: MemoryStore, target: MemoryStore) -> None:
+def test_an_existing_large_object_is_not_sent(source: MemoryStore, target: MemoryStore) -> None:
     job = made(source, "a.avro", LARGE_BYTES)
     copy(source, target, job)
     counted, there = CountedStore(source), CountedStore(target)
@@ -130,7 +130,9 @@ def test_a_large_object_that_is_there_is_not_sent(source: MemoryStore, target: M
 
 
 @pytest.mark.parametrize("size_bytes", [1000, BIG, LARGE_BYTES])
-def test_something_else_under_the_name_is_told(source: MemoryStore, target: MemoryStore, size_bytes: int) -> None:
+def test_a_different_object_under_the_name_is_reported(
+    source: MemoryStore, target: MemoryStore, size_bytes: int
+) -> None:
     job = made(source, "a.avro", size_bytes)
     target.put(THERE.key(named("a.avro")), b"something else", Create())
     with pytest.raises(ReplicaDiverged, match="holds 14 bytes") as raised:
@@ -143,7 +145,7 @@ def test_something_else_under_the_name_is_told(source: MemoryStore, target: Memo
 # Errors
 
 
-def test_what_the_source_has_not_any_more_is_told_before_all_else(source: MemoryStore, target: MemoryStore) -> None:
+def test_an_object_missing_at_the_source_is_reported_first(source: MemoryStore, target: MemoryStore) -> None:
     gone = [made(source, f"{name}.avro", size) for name, size in [("small", 10), ("big", BIG)]]
     for job in gone:
         source.delete(job.key)
@@ -159,7 +161,7 @@ def test_what_the_source_has_not_any_more_is_told_before_all_else(source: Memory
     assert list(target.list_uploads("")) == []
 
 
-def test_what_went_well_is_given_out_before_the_error(source: MemoryStore, target: MemoryStore) -> None:
+def test_successful_results_are_returned_before_the_error(source: MemoryStore, target: MemoryStore) -> None:
     jobs = [made(source, f"{n}.avro", 10) for n in range(10)]
     source.delete(jobs[5].key)
     found: list[CopyJob] = []
@@ -170,7 +172,7 @@ def test_what_went_well_is_given_out_before_the_error(source: MemoryStore, targe
     assert [r.job for r in copy(source, target, *jobs[6:])] == jobs[6:]
 
 
-def test_a_denied_target_is_told_with_its_host(source: MemoryStore) -> None:
+def test_a_denied_target_is_reported_with_its_host(source: MemoryStore) -> None:
     class Denied(MemoryStore):
         def put(self, key: str, data: Bytes, mode: PutMode) -> PutResult:
             raise AccessDenied(key, "s3:PutObject answered 403 AccessDenied", code="AccessDenied")
@@ -181,7 +183,7 @@ def test_a_denied_target_is_told_with_its_host(source: MemoryStore) -> None:
     assert (raised.value.host, raised.value.code) == ("memory://denied", "AccessDenied")
 
 
-def test_a_store_that_stays_away_is_told_after_patience(source: MemoryStore, target: MemoryStore) -> None:
+def test_an_unavailable_store_is_reported_after_retries(source: MemoryStore, target: MemoryStore) -> None:
     jobs = [made(source, f"{n}.avro", 10) for n in range(100)]
     away = FaultyStore(target, [Fault(lambda _call: True, FaultKind.UNAVAILABLE, times=10**9)])
     with pytest.raises(StoreUnavailable) as raised:
@@ -193,7 +195,7 @@ def test_a_store_that_stays_away_is_told_after_patience(source: MemoryStore, tar
 # Inside a store
 
 
-def test_a_store_copies_by_itself_where_both_ends_are_its_own() -> None:
+def test_a_store_copies_server_side_if_both_ends_are_its_own() -> None:
     source, target = one_server()
     jobs = [made(source, "small.avro", 1000), made(source, "large.avro", BIG)]
     counted, there = CountedStore(source), CountedStore(target)
@@ -205,13 +207,13 @@ def test_a_store_copies_by_itself_where_both_ends_are_its_own() -> None:
     assert dict(there.calls) == {"put": 1, "start_copy": 1, "upload.complete": 1}
 
 
-def test_two_directories_of_one_bucket(source: MemoryStore) -> None:
+def test_two_folders_of_one_bucket_can_be_copied(source: MemoryStore) -> None:
     job = made(source, "large.avro", BIG)
     assert [r.way for r in copy(source, source, job)] == [CopyMethod.COPIED_BY_STORE]
     assert is_there(source, job)
 
 
-def test_a_sum_that_differs_is_not_made_visible() -> None:
+def test_a_copy_with_a_wrong_checksum_is_not_made_visible() -> None:
     source, target = one_server()
     job = made(source, "a.avro", BIG)
     wrong = CopyJob(job.place, job.name, job.size_bytes, bytes(32))
@@ -221,7 +223,7 @@ def test_a_sum_that_differs_is_not_made_visible() -> None:
     assert list(target.list_uploads("")) == []
 
 
-def test_what_the_source_has_not_any_more_inside_a_store() -> None:
+def test_an_object_missing_at_the_source_fails_a_server_side_copy() -> None:
     source, target = one_server()
     job = made(source, "a.avro", BIG)
     source.delete(job.key)
@@ -230,7 +232,7 @@ def test_what_the_source_has_not_any_more_inside_a_store() -> None:
     assert raised.value.key == job.key
 
 
-def test_any_failure_inside_a_store_ends_with_the_object_whole_or_absent() -> None:
+def test_any_failure_of_a_server_side_copy_leaves_the_object_whole_or_absent() -> None:
     source, target = one_server()
     job = made(source, "a.avro", 3 * MIB)
     clean = FaultyStore(target)
@@ -250,7 +252,7 @@ def test_any_failure_inside_a_store_ends_with_the_object_whole_or_absent() -> No
         assert is_there(target, job)
 
 
-def test_a_store_that_cannot_copy_after_all_is_asked_once() -> None:
+def test_a_store_that_cannot_copy_is_tried_once() -> None:
     class Shy(MemoryStore):
         def start_copy(self, *_arguments: object) -> None:
             return None
@@ -305,7 +307,7 @@ class Drain(MemoryStore):
 
 
 @pytest.mark.parametrize(("objects", "threads", "limit_bytes"), [(1, 1, 32 * MIB), (6, 6, 96 * MIB)])
-def test_memory_follows_neither_size_nor_number(objects: int, threads: int, limit_bytes: int) -> None:
+def test_memory_grows_neither_with_size_nor_number_of_objects(objects: int, threads: int, limit_bytes: int) -> None:
     source, target = Endless(96 * MIB), Drain()
     jobs = [source.job(f"{n}.avro") for n in range(objects)]
     tracemalloc.start()
@@ -321,7 +323,7 @@ def test_memory_follows_neither_size_nor_number(objects: int, threads: int, limi
     assert set(target.whole.values()) == {jobs[0].sha256}
 
 
-def test_each_byte_is_paced_once(source: MemoryStore, target: MemoryStore) -> None:
+def test_each_byte_is_throttled_once(source: MemoryStore, target: MemoryStore) -> None:
     class Pacer:
         piece_bytes = CHUNK_BYTES
 
@@ -345,7 +347,7 @@ def test_each_byte_is_paced_once(source: MemoryStore, target: MemoryStore) -> No
 # Schemas
 
 
-def test_kept_schemas_are_copied_once_and_never_replaced(source: MemoryStore, target: MemoryStore) -> None:
+def test_archived_schemas_are_copied_once_and_never_replaced(source: MemoryStore, target: MemoryStore) -> None:
     for schema in (1, 2, "a-guid"):
         source.put(f"topics/_schemas/{schema}.avsc", f'"{schema}"'.encode(), Create())
     with transfer(source, target) as copying:
@@ -359,7 +361,7 @@ def test_kept_schemas_are_copied_once_and_never_replaced(source: MemoryStore, ta
     assert raised.value.host == "memory://target"
 
 
-def test_real_time_is_not_needed() -> None:
+def test_a_copy_needs_no_real_time() -> None:
     """`SystemClock` works as well: nothing here sleeps but between tries."""
     source, target = MemoryStore("a"), MemoryStore("b")
     job = made(source, "a.avro", 10)

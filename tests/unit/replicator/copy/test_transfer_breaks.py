@@ -70,7 +70,7 @@ def flipped(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("size_bytes", [1000, BIG])
-def test_a_flipped_bit_on_the_way_is_fetched_again(source: MemoryStore, target: MemoryStore, size_bytes: int) -> None:
+def test_a_bit_flipped_in_transit_is_fetched_again(source: MemoryStore, target: MemoryStore, size_bytes: int) -> None:
     job = made(source, "a.avro", size_bytes)
     copy(Damaged(source, flipped, 1), target, job)
     assert is_there(target, job)
@@ -78,7 +78,7 @@ def test_a_flipped_bit_on_the_way_is_fetched_again(source: MemoryStore, target: 
 
 
 @pytest.mark.parametrize("size_bytes", [1000, BIG])
-def test_a_flipped_bit_at_the_source_is_never_visible(
+def test_a_bit_flipped_at_the_source_never_becomes_visible(
     source: MemoryStore, target: MemoryStore, size_bytes: int
 ) -> None:
     job = made(source, "a.avro", size_bytes)
@@ -92,7 +92,7 @@ def test_a_flipped_bit_at_the_source_is_never_visible(
 
 @pytest.mark.parametrize("size_bytes", [1000, BIG])
 @pytest.mark.parametrize("by", [-1, 1])
-def test_an_object_of_another_size_is_never_visible(
+def test_an_object_of_wrong_size_never_becomes_visible(
     source: MemoryStore, target: MemoryStore, size_bytes: int, by: int
 ) -> None:
     job = made(source, "a.avro", size_bytes)
@@ -125,7 +125,7 @@ class LosesBytes(MemoryStore):
 
 
 @pytest.mark.parametrize("size_bytes", [1000, BIG])
-def test_bytes_that_came_damaged_are_sent_again(source: MemoryStore, size_bytes: int) -> None:
+def test_bytes_damaged_in_transit_are_sent_again(source: MemoryStore, size_bytes: int) -> None:
     target = LosesBytes(2)
     job = made(source, "a.avro", size_bytes)
     copy(source, target, job)
@@ -136,7 +136,7 @@ def test_bytes_that_came_damaged_are_sent_again(source: MemoryStore, size_bytes:
 
 
 @pytest.mark.parametrize("size_bytes", [1000, BIG])
-def test_any_failure_of_any_call_ends_with_the_object_whole_or_absent(size_bytes: int, sharded: Sharded) -> None:
+def test_any_failure_of_any_call_leaves_the_object_whole_or_absent(size_bytes: int, sharded: Sharded) -> None:
     """Each call of either side, in each way in which it can fail; then another process does it again."""
     for side in ("source", "target"):
         source = MemoryStore("source", ManualClock())
@@ -167,7 +167,7 @@ def test_any_failure_of_any_call_ends_with_the_object_whole_or_absent(size_bytes
             assert is_there(target, job)
 
 
-def test_a_process_that_died_does_not_send_its_parts_twice(source: MemoryStore, target: MemoryStore) -> None:
+def test_parts_sent_before_a_process_died_are_not_sent_again(source: MemoryStore, target: MemoryStore) -> None:
     job = made(source, "a.avro", 10 * PART_BYTES + 5)
     for writes in (3, 2, 4):  # parts 1-3, 4-5, 6-9; then the rest
         dying = FaultyStore(target, [Fault(_nth_write(writes + 1), FaultKind.CRASH_BEFORE)])
@@ -193,7 +193,7 @@ def _nth_write(number: int) -> Callable[[Call], bool]:
     return hits
 
 
-def test_a_part_of_another_processs_that_is_damaged_is_sent_again(source: MemoryStore, target: MemoryStore) -> None:
+def test_a_damaged_part_of_another_process_is_sent_again(source: MemoryStore, target: MemoryStore) -> None:
     job = made(source, "a.avro", BIG)
     data = source.get(job.key).data
     left = target.start_upload(THERE.key(job.name))
@@ -204,7 +204,7 @@ def test_a_part_of_another_processs_that_is_damaged_is_sent_again(source: Memory
     assert is_there(target, job)
 
 
-def test_parts_that_were_cut_in_another_way_are_sent_again(source: MemoryStore, target: MemoryStore) -> None:
+def test_parts_with_other_boundaries_are_sent_again(source: MemoryStore, target: MemoryStore) -> None:
     job = made(source, "a.avro", BIG)
     data = source.get(job.key).data
     left = target.start_upload(THERE.key(job.name))
@@ -216,7 +216,7 @@ def test_parts_that_were_cut_in_another_way_are_sent_again(source: MemoryStore, 
     assert list(target.list_uploads("")) == []
 
 
-def test_an_upload_that_somebody_else_ends_is_begun_anew(source: MemoryStore, target: MemoryStore) -> None:
+def test_an_upload_aborted_by_another_process_is_started_again(source: MemoryStore, target: MemoryStore) -> None:
     job = made(source, "a.avro", BIG)
     rival = FaultyStore(target)
 
@@ -230,7 +230,7 @@ def test_an_upload_that_somebody_else_ends_is_begun_anew(source: MemoryStore, ta
     assert is_there(target, job)
 
 
-def test_an_object_that_a_rival_finishes_first_is_taken_as_there(source: MemoryStore, target: MemoryStore) -> None:
+def test_an_object_that_a_rival_finished_first_counts_as_copied(source: MemoryStore, target: MemoryStore) -> None:
     job = made(source, "a.avro", BIG)
     slow = FaultyStore(target)
 
@@ -245,7 +245,7 @@ def test_an_object_that_a_rival_finishes_first_is_taken_as_there(source: MemoryS
     assert list(target.list_uploads("")) == []
 
 
-def test_two_replicators_at_once_leave_one_whole_object(source: MemoryStore, target: MemoryStore) -> None:
+def test_two_concurrent_replicators_leave_one_whole_object(source: MemoryStore, target: MemoryStore) -> None:
     jobs = [made(source, f"{n}.avro", 3 * PART_BYTES) for n in range(4)]
     errors: list[BaseException] = []
 
@@ -279,7 +279,7 @@ class Gate:
             assert self.open.wait(60)
 
 
-def test_closing_stops_what_is_under_way_and_keeps_its_parts(source: MemoryStore, target: MemoryStore) -> None:
+def test_closing_stops_copies_in_flight_and_keeps_their_parts(source: MemoryStore, target: MemoryStore) -> None:
     job = made(source, "a.avro", 10 * PART_BYTES)
     gate = Gate("upload.write")
     copying = transfer(source, FaultyStore(target, on_call=gate))
@@ -310,7 +310,7 @@ def test_closing_stops_what_is_under_way_and_keeps_its_parts(source: MemoryStore
         list(copying.copy([job]))
 
 
-def test_giving_up_the_iterator_stops_the_rest(source: MemoryStore, target: MemoryStore) -> None:
+def test_abandoning_the_iterator_stops_the_remaining_copies(source: MemoryStore, target: MemoryStore) -> None:
     jobs = [made(source, f"{n}.avro", 10) for n in range(500)]
     with transfer(source, target, threads=2) as copying:
         results = copying.copy(jobs)
@@ -324,7 +324,7 @@ def test_giving_up_the_iterator_stops_the_rest(source: MemoryStore, target: Memo
 # More ways to break
 
 
-def test_the_source_drops_an_object_while_it_is_copied(source: MemoryStore, target: MemoryStore) -> None:
+def test_an_object_deleted_at_the_source_during_its_copy_is_reported(source: MemoryStore, target: MemoryStore) -> None:
     job = made(source, "a.avro", 6 * PART_BYTES)
 
     def on_call(call: Call) -> None:
@@ -338,7 +338,7 @@ def test_the_source_drops_an_object_while_it_is_copied(source: MemoryStore, targ
     assert list(target.list_uploads("")) == []
 
 
-def test_an_upload_that_cannot_be_looked_up_is_begun_anew(source: MemoryStore) -> None:
+def test_an_upload_that_cannot_be_listed_is_started_again(source: MemoryStore) -> None:
     class Forbids(MemoryStore):
         def resume_upload(self, key: str) -> None:
             raise AccessDenied(key, "s3:ListMultipartUploadParts answered 403")
@@ -348,7 +348,7 @@ def test_an_upload_that_cannot_be_looked_up_is_begun_anew(source: MemoryStore) -
     assert is_there(target, job)
 
 
-def test_a_store_that_fails_to_copy_again_and_again_is_not_asked_for_ever() -> None:
+def test_server_side_copies_that_keep_failing_are_abandoned() -> None:
     class Fails(MemoryStore):
         def start_copy(self, source: ObjectStore, source_key: str, key: str, size_bytes: int) -> None:
             raise AccessDenied(key, "s3:GetObject answered 403")
@@ -360,7 +360,7 @@ def test_a_store_that_fails_to_copy_again_and_again_is_not_asked_for_ever() -> N
     assert there.calls["start_copy"] == 3
 
 
-def test_waiting_for_a_store_that_is_away_ends_when_it_is_closed(source: MemoryStore, target: MemoryStore) -> None:
+def test_waiting_for_an_unavailable_store_ends_on_close(source: MemoryStore, target: MemoryStore) -> None:
     job = made(source, "a.avro", 10)
     gate = threading.Event()
     away = FaultyStore(target, [Fault(lambda _call: True, FaultKind.UNAVAILABLE, times=10**9)])

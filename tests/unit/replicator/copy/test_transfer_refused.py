@@ -31,7 +31,7 @@ class Refuses(FaultyStore):
             raise self._error(call.key, "answered 400 InvalidRequest")
 
 
-def test_a_copy_inside_a_store_that_is_refused_at_its_end_is_sent_and_after_some_not_asked_for() -> None:
+def test_a_refused_server_side_copy_is_sent_instead_and_later_not_tried() -> None:
     source, target = one_server()
     jobs = [made(source, f"{n}.avro", 2 * MIB) for n in range(8)]
     there = CountedStore(Refuses(target, "upload.complete"))
@@ -42,7 +42,7 @@ def test_a_copy_inside_a_store_that_is_refused_at_its_end_is_sent_and_after_some
 
 
 @pytest.mark.parametrize("operation", ["upload.write", "upload.complete"])
-def test_an_upload_of_another_process_that_the_store_refuses_to_go_on_with_is_begun_anew(operation: str) -> None:
+def test_an_upload_that_the_store_refuses_to_resume_is_started_again(operation: str) -> None:
     source, target = MemoryStore("source", ManualClock()), MemoryStore("target", ManualClock())
     job = made(source, "a.avro", BIG)
     left = target.start_upload(THERE.key(job.name))
@@ -53,7 +53,7 @@ def test_an_upload_of_another_process_that_the_store_refuses_to_go_on_with_is_be
     assert list(target.list_uploads("")) == []
 
 
-def test_a_right_that_is_missing_is_told_and_what_was_begun_stays() -> None:
+def test_a_missing_permission_is_reported_and_the_upload_stays() -> None:
     source, target = MemoryStore("source", ManualClock()), MemoryStore("target", ManualClock())
     job = made(source, "a.avro", BIG)
     left = target.start_upload(THERE.key(job.name))

@@ -53,7 +53,7 @@ def manifest(buckets: Buckets, bucket: str) -> Manifest:
 # Switch-over
 
 
-def test_a_switch_over_loses_nothing_and_shuts_the_old_writers_out(keyfold: Keyfold, made: MadeLog) -> None:
+def test_a_switch_over_loses_nothing_and_fences_the_old_writers(keyfold: Keyfold, made: MadeLog) -> None:
     before = read(keyfold.buckets, "log")
     old = made.manifest
     lines = keyfold("promote", SOURCE, "dr")
@@ -71,7 +71,7 @@ def test_a_switch_over_loses_nothing_and_shuts_the_old_writers_out(keyfold: Keyf
     assert len(read(keyfold.buckets, "dr")) == 6
 
 
-def test_what_is_printed_at_the_end_leads_the_old_source_after_the_new_one(keyfold: Keyfold, made: MadeLog) -> None:
+def test_the_printed_commands_make_the_old_source_a_replica(keyfold: Keyfold, made: MadeLog) -> None:
     del made
     lines = keyfold("promote", SOURCE, "dr")
     assert keyfold.json("list", SOURCE) == []
@@ -119,7 +119,7 @@ def test_a_dry_run_changes_nothing(keyfold: Keyfold, made: MadeLog) -> None:
     assert objects(keyfold.buckets, "log", "dr") == before
 
 
-def test_no_role_is_changed_where_one_partition_cannot_be_promoted(keyfold: Keyfold, made: MadeLog) -> None:
+def test_no_role_changes_if_one_partition_cannot_be_promoted(keyfold: Keyfold, made: MadeLog) -> None:
     made_log(keyfold.buckets, topic="orders")
     made_log(keyfold.buckets, "dr", topic="orders")
     before = objects(keyfold.buckets, "log", "dr")
@@ -130,7 +130,7 @@ def test_no_role_is_changed_where_one_partition_cannot_be_promoted(keyfold: Keyf
     made.append(records("e=1", 5))
 
 
-def test_what_the_replica_has_not_begun_with_is_copied_first(keyfold: Keyfold, made: MadeLog) -> None:
+def test_partitions_that_were_never_copied_are_copied_first(keyfold: Keyfold, made: MadeLog) -> None:
     del made
     made_log(keyfold.buckets, topic="orders")
     steps = {row["topic"]: row["step"] for row in keyfold.json("promote", SOURCE, "dr", "--dry-run")}
@@ -148,7 +148,7 @@ def test_a_replica_that_cannot_be_brought_up_to_date_is_not_promoted(keyfold: Ke
     assert keyfold.json("list", SOURCE)[0]["paused"] is False
 
 
-def test_one_topic_is_promoted_and_the_others_go_on(keyfold: Keyfold, made: MadeLog) -> None:
+def test_one_topic_is_promoted_and_the_others_continue(keyfold: Keyfold, made: MadeLog) -> None:
     del made
     orders = made_log(keyfold.buckets, topic="orders")
     keyfold("run", SOURCE, "--once")
@@ -162,7 +162,7 @@ def test_one_topic_is_promoted_and_the_others_go_on(keyfold: Keyfold, made: Made
     keyfold("run", SOURCE, "--once")
 
 
-def test_a_replica_that_is_nobodys_is_not_promoted(keyfold: Keyfold) -> None:
+def test_an_unregistered_replica_is_not_promoted(keyfold: Keyfold) -> None:
     made_log(keyfold.buckets, "dr")
     keyfold("promote", REPLICA, "--force", code=1)
     keyfold("promote", REPLICA, "--force", "--topic", "users", code=1)
@@ -174,7 +174,7 @@ def test_a_replica_that_is_nobodys_is_not_promoted(keyfold: Keyfold) -> None:
 @pytest.mark.parametrize(
     "kind", [FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER, FaultKind.CRASH_LATE, FaultKind.LOST_ANSWER]
 )
-def test_a_switch_over_that_dies_anywhere_is_gone_on_with(
+def test_an_interrupted_switch_over_can_be_continued(
     capsys: pytest.CaptureFixture[str], bucket: str, kind: FaultKind
 ) -> None:
     """Killed at each write of either store in turn: the same command, run again, ends it, and nothing is lost."""
@@ -221,7 +221,7 @@ def _promote_again(keyfold: Keyfold) -> None:
 # Fail-over
 
 
-def test_without_its_source_a_replica_is_promoted_only_by_force(keyfold: Keyfold, made: MadeLog) -> None:
+def test_a_replica_without_its_source_is_promoted_only_by_force(keyfold: Keyfold, made: MadeLog) -> None:
     del made
     keyfold.buckets.away.add("log")
     keyfold("promote", SOURCE, "dr", code=1)
@@ -235,7 +235,7 @@ def test_without_its_source_a_replica_is_promoted_only_by_force(keyfold: Keyfold
     assert [record.offset for record in read(keyfold.buckets, "dr")] == [0, 1, 2, 3]
 
 
-def test_a_source_that_is_damaged_need_not_be_asked(keyfold: Keyfold, made: MadeLog) -> None:
+def test_a_forced_promotion_does_not_need_a_damaged_source(keyfold: Keyfold, made: MadeLog) -> None:
     (key, *_) = [key for key in made.object_keys() if "000003-" in key and "_index" not in key]
     keyfold.buckets["log"].delete(key)
     keyfold("promote", REPLICA, "--force", code=1)
@@ -246,7 +246,7 @@ def test_a_source_that_is_damaged_need_not_be_asked(keyfold: Keyfold, made: Made
     assert not made.manifest.is_replica
 
 
-def test_the_way_back_says_what_would_be_lost(keyfold: Keyfold, made: MadeLog) -> None:
+def test_demoting_reports_what_would_be_lost(keyfold: Keyfold, made: MadeLog) -> None:
     """The old source has two records that its replica never got; they are shown, kept, and only then given up."""
     keyfold.buckets.away.add("log")
     keyfold("promote", REPLICA, "--force")
@@ -271,7 +271,7 @@ def test_the_way_back_says_what_would_be_lost(keyfold: Keyfold, made: MadeLog) -
     assert keyfold("demote", SOURCE, "--to-replica-of", REPLICA)[0].startswith("users-0: demoted")
 
 
-def test_an_old_source_that_has_nothing_of_its_own_is_demoted_at_once(keyfold: Keyfold) -> None:
+def test_an_old_source_without_extra_records_is_demoted_immediately(keyfold: Keyfold) -> None:
     made_log(keyfold.buckets)
     keyfold("add", SOURCE, "dr", "--to", REPLICA)
     keyfold("run", SOURCE, "--once")
@@ -287,7 +287,7 @@ def test_an_old_source_that_has_nothing_of_its_own_is_demoted_at_once(keyfold: K
     assert read(keyfold.buckets, "log") == read(keyfold.buckets, "dr")
 
 
-def test_an_old_compactor_that_ends_its_pass_after_the_demotion_takes_nothing_of_the_new_source(
+def test_an_old_compactors_pass_after_the_demotion_removes_nothing_of_the_new_source(
     keyfold: Keyfold, made: MadeLog
 ) -> None:
     """What is copied has epochs of the new log, which the old one has passed: they say nothing about its writers."""
@@ -322,7 +322,7 @@ def test_an_old_compactor_that_ends_its_pass_after_the_demotion_takes_nothing_of
     assert read(keyfold.buckets, "log") == read(keyfold.buckets, "dr")
 
 
-def test_a_log_becomes_a_replica_only_of_the_log_that_goes_on_with_it(keyfold: Keyfold, made: MadeLog) -> None:
+def test_a_log_becomes_a_replica_only_of_its_continuation(keyfold: Keyfold, made: MadeLog) -> None:
     del made
     made_log(keyfold.buckets, "other")
     keyfold("demote", SOURCE, "--to-replica-of", "s3://other/topics", "--discard", code=1)
@@ -333,7 +333,7 @@ def test_a_log_becomes_a_replica_only_of_the_log_that_goes_on_with_it(keyfold: K
     assert not manifest(keyfold.buckets, "log").is_replica
 
 
-def test_a_source_that_came_back_is_found_by_a_second_promotion(keyfold: Keyfold, made: MadeLog) -> None:
+def test_a_second_promotion_finds_a_source_that_came_back(keyfold: Keyfold, made: MadeLog) -> None:
     """After a fail-over the switch-over's command says what is to be done instead."""
     keyfold.buckets.away.add("log")
     keyfold("promote", REPLICA, "--force")

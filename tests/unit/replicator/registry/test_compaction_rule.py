@@ -34,18 +34,18 @@ ON = CompactionEntry(enabled=True, format=1)
 OFF = CompactionEntry(enabled=False, format=1)
 
 
-def test_a_log_that_was_never_compacted_goes_either_way() -> None:
+def test_a_never_compacted_log_is_copied_with_or_without_permission() -> None:
     for enablement in (Enablement(), Enablement({"*": OFF}), Enablement({"*": ON}), Enablement({"users": OFF})):
         assert refusal(RAW, enablement, "far") is None
 
 
-def test_a_log_whose_start_has_only_moved_is_not_compacted() -> None:
+def test_a_moved_log_start_alone_is_not_compaction() -> None:
     expired = empty_manifest(next_offset=10, log_start_offset=5, first_dirty_offset=5)
     assert refusal(expired, Enablement(), "far") is None
 
 
 @pytest.mark.parametrize("source", COMPACTED.values(), ids=COMPACTED)
-def test_a_compacted_log_goes_only_where_compaction_is_enabled(source: Manifest) -> None:
+def test_a_compacted_log_is_copied_only_if_compaction_is_enabled(source: Manifest) -> None:
     assert refusal(source, Enablement({"*": ON}), "far") is None
     for enablement in (Enablement(), Enablement({"*": OFF}), Enablement({"orders": ON})):
         error = refusal(source, enablement, "far")
@@ -55,13 +55,13 @@ def test_a_compacted_log_goes_only_where_compaction_is_enabled(source: Manifest)
         assert error.code == "CompactionNotEnabled"
 
 
-def test_a_topics_own_entry_wins_over_that_for_all_in_both_directions() -> None:
+def test_a_topics_own_entry_overrides_that_for_all_in_both_directions() -> None:
     source = COMPACTED["a pass"]
     assert refusal(source, Enablement({"*": OFF, "users": ON}), "far") is None
     assert isinstance(refusal(source, Enablement({"*": ON, "users": OFF}), "far"), CompactionNotEnabled)
 
 
-def test_a_format_that_the_replicas_readers_do_not_know_is_refused() -> None:
+def test_a_format_unknown_to_the_replicas_readers_is_refused() -> None:
     source = empty_manifest(next_offset=10, last_pass_epoch=3, min_reader=2)
     error = refusal(source, Enablement({"*": ON}), "far")
     assert isinstance(error, ReplicaFormatTooOld)
@@ -80,32 +80,32 @@ def names(found: CopyPlan) -> list[str]:
     return [job.name for job in found.jobs]
 
 
-def test_all_of_a_log_is_missing_where_nothing_is_yet_indexes_first() -> None:
+def test_everything_is_missing_at_an_empty_replica_indexes_first() -> None:
     found = copy_plan(PLACE, SOURCE, None)
     assert names(found) == [ONE.index_name, ONE.name, TWO.index_name, TWO.name]
     assert found.size_bytes == 300
     assert {(job.place, job.sha256) for job in found.jobs} == {(PLACE, ONE.checksum), (PLACE, ONE.index_checksum)}
 
 
-def test_what_the_replica_names_is_not_copied() -> None:
+def test_objects_in_the_replicas_manifest_are_not_copied() -> None:
     found = copy_plan(PLACE, SOURCE, empty_manifest(next_offset=5, segments=(ONE,)))
     assert names(found) == [TWO.index_name, TWO.name]
 
 
-def test_a_segment_with_a_new_index_costs_the_index_only() -> None:
+def test_a_segment_with_a_new_index_costs_only_the_index() -> None:
     marked = entry(sink_name(0), 0, 5, index_name=str(compactor_name(0, 2).index))
     found = copy_plan(PLACE, empty_manifest(next_offset=9, segments=(marked, TWO)), SOURCE)
     assert names(found) == [marked.index_name]
 
 
-def test_what_lies_there_with_its_size_is_left_out_and_with_another_size_is_not() -> None:
+def test_an_existing_object_is_skipped_only_if_its_size_matches() -> None:
     listed = {ONE.name: 100, ONE.index_name: 49, "foreign": 1}
     found = copy_plan(PLACE, SOURCE, None, listed)
     assert names(found) == [ONE.index_name, TWO.index_name, TWO.name]
     assert found.left_out == 1
 
 
-def test_equal_logs_need_nothing() -> None:
+def test_equal_logs_need_no_copy() -> None:
     assert copy_plan(PLACE, SOURCE, SOURCE).jobs == ()
 
 
@@ -124,5 +124,5 @@ def test_backoff_doubles_with_jitter_up_to_its_cap() -> None:
 
 
 @pytest.mark.parametrize("error", [AccessDenied("k", "403"), ResyncRequired(*LOG), Fenced(*LOG)])
-def test_what_does_not_pass_by_itself_waits_long_at_once_but_not_for_ever(error: KeyfoldError) -> None:
+def test_permanent_errors_wait_the_maximum_backoff_immediately(error: KeyfoldError) -> None:
     assert 30_000 <= RoundBackoff(100, 60_000).backoff_ms(1, failure_of(error, "far.test"), Random(1)) <= 60_000

@@ -69,7 +69,7 @@ def unfinished(worlds: Worlds) -> FirstCopyUnfinished:
     return raised.value
 
 
-def test_the_marker_is_there_before_the_first_object_and_gone_after_the_first_round() -> None:
+def test_the_marker_exists_before_the_first_object_and_until_the_first_round_ends() -> None:
     worlds = four()
     with worlds.running(threads=1) as running:
         running.once()
@@ -80,7 +80,7 @@ def test_the_marker_is_there_before_the_first_object_and_gone_after_the_first_ro
     assert not is_marked(worlds)
 
 
-def test_a_reader_is_told_that_the_first_copy_is_unfinished_and_how_far_it_is() -> None:
+def test_a_readers_error_reports_an_unfinished_first_copy_and_its_progress() -> None:
     worlds = begun(4)
     error = unfinished(worlds)
     source = worlds.manifests_of_source()
@@ -94,7 +94,7 @@ def test_a_reader_is_told_that_the_first_copy_is_unfinished_and_how_far_it_is() 
         list(Log(worlds.replica, "far/logs", "users").read())
 
 
-def test_before_its_first_object_nobody_takes_the_folder_for_an_empty_one() -> None:
+def test_before_its_first_object_the_folder_is_not_mistaken_for_an_empty_one() -> None:
     worlds = begun(0)
     assert is_marked(worlds)
     assert worlds.folder() == set()
@@ -127,7 +127,7 @@ def test_a_repair_refuses_and_the_replica_goes_on() -> None:
     assert not is_marked(worlds)
 
 
-def test_where_the_source_is_lost_what_was_copied_can_be_made_a_log() -> None:
+def test_a_partial_copy_can_become_a_log_if_the_source_is_lost() -> None:
     worlds = begun(4)
     plan = plan_repair(worlds.replica, FAR, clock=worlds.far_clock, random=Random(1), base="segments")
     assert any("2 of 4 segments" in note for note in plan.notes)
@@ -138,7 +138,7 @@ def test_where_the_source_is_lost_what_was_copied_can_be_made_a_log() -> None:
     assert [f.kind for f in report.findings] == [Found.ORPHAN]
 
 
-def test_a_first_copy_that_goes_on_says_how_much_the_source_has_by_now() -> None:
+def test_a_resumed_first_copy_reports_the_sources_current_size() -> None:
     worlds = four()
     with worlds.running(threads=1) as running:
         stopping_after(running, 1)
@@ -157,7 +157,7 @@ def test_a_first_copy_that_goes_on_says_how_much_the_source_has_by_now() -> None
     assert after.size_bytes > before.size_bytes
 
 
-def test_objects_that_no_version_names_any_more_are_not_counted_as_progress() -> None:
+def test_objects_that_no_version_lists_are_not_counted_as_progress() -> None:
     worlds = four()
     stray = new_name(0, 0, Role.SINK, Random(7))
     worlds.replica.put(FAR.key(str(stray)), b"x" * 10_000, Create())
@@ -169,7 +169,7 @@ def test_objects_that_no_version_names_any_more_are_not_counted_as_progress() ->
     assert error.bytes_there < error.size_bytes
 
 
-def test_two_processes_that_begin_a_replica_leave_a_marker_and_one_log() -> None:
+def test_two_processes_starting_one_replica_leave_one_log() -> None:
     worlds = four()
     with worlds.running(threads=1) as one, worlds.running(threads=1) as other:
         fired = False
@@ -190,7 +190,7 @@ def test_two_processes_that_begin_a_replica_leave_a_marker_and_one_log() -> None
     assert not is_marked(worlds)
 
 
-def test_a_marker_that_a_killed_process_left_beside_a_manifest_changes_nothing_and_goes() -> None:
+def test_a_marker_left_beside_a_manifest_is_harmless_and_removed() -> None:
     worlds = four()
     with worlds.running() as running:
         running.replica.add(Fault(lambda c: c.operation == "delete", FaultKind.UNAVAILABLE, times=1 << 40))
@@ -206,7 +206,7 @@ def test_a_marker_that_a_killed_process_left_beside_a_manifest_changes_nothing_a
     assert not is_marked(worlds)
 
 
-def test_a_first_copy_that_was_begun_without_a_marker_is_finished() -> None:
+def test_a_first_copy_started_without_a_marker_is_finished() -> None:
     worlds = begun(4)
     worlds.replica.delete(MARKER)  # as version 0.1 left it
     with pytest.raises(ManifestLost):
@@ -227,7 +227,7 @@ def test_an_empty_log_needs_no_marker() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"not JSON", b"[]", b'{"name": "far"}', b'{"segments": "many"}'])
-def test_a_marker_that_cannot_be_read_still_marks(data: bytes) -> None:
+def test_an_unreadable_marker_still_counts(data: bytes) -> None:
     worlds = begun(2)
     worlds.replica.delete(MARKER)
     worlds.replica.put(MARKER, data, Create())
@@ -237,7 +237,7 @@ def test_a_marker_that_cannot_be_read_still_marks(data: bytes) -> None:
         assert running.state().state is SyncState.IN_SYNC
 
 
-def test_a_reader_without_the_right_to_the_marker_is_told_all_the_same() -> None:
+def test_a_reader_without_permission_to_the_marker_still_gets_the_error() -> None:
     worlds = begun(2)
 
     def deny(call: Call) -> None:
@@ -250,7 +250,7 @@ def test_a_reader_without_the_right_to_the_marker_is_told_all_the_same() -> None
         log.load()
 
 
-def test_a_reader_that_looks_while_the_first_round_commits_finds_the_log() -> None:
+def test_a_reader_during_the_first_commit_finds_the_log() -> None:
     worlds = begun(4)
     store = FaultyStore(worlds.replica)
 
@@ -281,6 +281,6 @@ def test_each_partition_of_each_topic_has_a_marker_of_its_own() -> None:
     assert unfinished(worlds).segments == 4
 
 
-def test_an_empty_folder_is_no_log_still() -> None:
+def test_an_empty_folder_is_still_no_log() -> None:
     with pytest.raises(LogNotFound):
         log_at(Worlds.new()).load()

@@ -32,7 +32,7 @@ def written(text: str = "a=1 b=2 a= c=3") -> Worlds:
     return worlds
 
 
-def test_what_is_replaced_at_the_replica_goes_after_its_own_delay_by_its_own_stores_time() -> None:
+def test_objects_replaced_at_the_replica_are_deleted_after_its_own_delay_by_its_stores_clock() -> None:
     worlds = Worlds.new()
     log = worlds.log()
     log.append(records("a=1 b=1"))
@@ -73,7 +73,7 @@ def test_a_later_process_deletes_what_an_earlier_one_replaced() -> None:
     assert worlds.manifests()[1].replaced == ()
 
 
-def test_what_an_interrupted_round_copied_and_nobody_wants_any_more_is_collected() -> None:
+def test_unneeded_copies_of_an_interrupted_round_are_deleted() -> None:
     worlds = Worlds.new()
     log = worlds.log()
     log.append(records("a=1 b=1"))
@@ -107,7 +107,7 @@ def mirrored() -> tuple[MadeLog, MemoryStore, ReplicaSession]:
     return source, far, session
 
 
-def test_what_the_replica_still_names_is_no_orphan_when_the_source_names_it_no_more() -> None:
+def test_objects_listed_only_by_the_replica_are_no_orphans() -> None:
     source, far, session = mirrored()
     assert session.manifest is not None
     names = session.manifest.object_names()
@@ -117,7 +117,7 @@ def test_what_the_replica_still_names_is_no_orphan_when_the_source_names_it_no_m
     assert {info.key.removeprefix(source.place.folder) for info in far.list(source.place.folder)} > names
 
 
-def test_nothing_is_an_orphan_by_the_word_of_another_log() -> None:
+def test_another_logs_manifest_makes_nothing_an_orphan() -> None:
     source, far, session = mirrored()
     copied = source.place.key(str(sink_name(4, 1)))
     far.put(copied, b"of a version that the next round commits", Create())
@@ -129,7 +129,7 @@ def test_nothing_is_an_orphan_by_the_word_of_another_log() -> None:
 
 
 @pytest.mark.parametrize("name", ["next_offset", "log_start_offset", "purged_to", "last_epoch"])
-def test_a_source_that_was_set_back_is_not_followed_whatever_shows_it(name: str) -> None:
+def test_a_rolled_back_source_is_not_followed_however_it_shows(name: str) -> None:
     source, _, session = mirrored()
     assert session.manifest is not None
     here = replace(session.manifest, **{name: getattr(session.manifest, name) + 1})
@@ -138,7 +138,7 @@ def test_a_source_that_was_set_back_is_not_followed_whatever_shows_it(name: str)
         require_follows(here, newer)
 
 
-def test_an_upload_of_what_is_there_already_is_collected() -> None:
+def test_an_unfinished_upload_of_an_existing_object_is_deleted() -> None:
     worlds = written()
     with worlds.running() as running:
         running.once()
@@ -150,7 +150,7 @@ def test_an_upload_of_what_is_there_already_is_collected() -> None:
     assert list(worlds.replica.list_uploads("")) == []
 
 
-def test_a_right_to_delete_that_is_missing_is_shown_and_holds_up_nothing() -> None:
+def test_a_missing_delete_permission_is_shown_and_blocks_nothing() -> None:
     worlds = Worlds.new()
     log = worlds.log()
     log.append(records("a=1 b=1"))

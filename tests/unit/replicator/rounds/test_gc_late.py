@@ -81,7 +81,7 @@ def missing(worlds: Worlds) -> set[str]:
 
 
 @pytest.mark.parametrize("is_claimed", [False, True], ids=["before his claim", "after his claim"])
-def test_nobody_builds_on_what_is_being_deleted(*, is_claimed: bool) -> None:
+def test_no_replicator_commits_objects_that_are_being_deleted(*, is_claimed: bool) -> None:
     found: set[str] = set()
     is_awake = threading.Event()
     with searching() as (worlds, log, gc), worlds.running() as late:
@@ -119,7 +119,7 @@ def test_nobody_builds_on_what_is_being_deleted(*, is_claimed: bool) -> None:
     assert worlds.is_equal()
 
 
-def test_what_the_source_names_by_now_stays_although_the_replica_does_not_name_it_yet() -> None:
+def test_objects_newly_listed_by_the_source_are_not_deleted_at_the_replica() -> None:
     with searching() as (worlds, _log, gc):
         there = worlds.folder()
         gc.end()

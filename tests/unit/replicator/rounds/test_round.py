@@ -27,7 +27,7 @@ def written(text: str = "a=1 b=2 a= c=3") -> Worlds:
     return worlds
 
 
-def test_a_round_makes_the_replica_what_the_source_is() -> None:
+def test_a_round_makes_the_replica_equal_to_the_source() -> None:
     worlds = written()
     with worlds.running() as running:
         state = running.state()
@@ -55,7 +55,7 @@ def test_nothing_new_costs_one_head_and_commits_nothing_on_either_side() -> None
         assert worlds.manifests() == before
 
 
-def test_another_process_that_finds_nothing_new_reads_two_manifests_and_commits_nothing() -> None:
+def test_a_new_process_with_nothing_to_do_reads_two_manifests_and_commits_nothing() -> None:
     worlds = written()
     with worlds.running() as running:
         running.once()
@@ -81,7 +81,7 @@ def test_a_new_segment_costs_one_get_and_one_put_for_each_of_its_two_objects() -
         assert replica == ["get", "put", "put", "put"]
 
 
-def test_bytes_sent_are_each_object_once() -> None:
+def test_each_object_is_sent_once() -> None:
     worlds = Worlds.new()
     log = worlds.log()
     with worlds.running() as running:
@@ -97,7 +97,7 @@ def test_bytes_sent_are_each_object_once() -> None:
     )
 
 
-def test_a_crash_between_commit_and_cursor_is_repaired_by_the_next_look_with_one_put() -> None:
+def test_a_crash_between_commit_and_cursor_is_repaired_by_the_next_round_with_one_put() -> None:
     worlds = written()
     with worlds.running() as running:
         running.source.add(Fault(lambda c: c.operation == "put", FaultKind.UNAVAILABLE, times=1000))
@@ -114,7 +114,7 @@ def test_a_crash_between_commit_and_cursor_is_repaired_by_the_next_look_with_one
     assert worlds.is_equal()
 
 
-def test_what_an_interrupted_round_has_sent_is_listed_and_not_sent_again() -> None:
+def test_objects_sent_by_an_interrupted_round_are_not_sent_again() -> None:
     worlds = Worlds.new()
     log = worlds.log()
     for number in range(4):
@@ -139,7 +139,7 @@ def test_what_an_interrupted_round_has_sent_is_listed_and_not_sent_again() -> No
     assert worlds.is_equal()
 
 
-def test_a_large_round_pins_its_version_and_takes_the_pin_off() -> None:
+def test_a_large_round_holds_its_version_and_releases_the_hold() -> None:
     worlds = written()
     seen = []
     with worlds.running(pin_min_bytes=1) as running:
@@ -157,7 +157,7 @@ def test_a_large_round_pins_its_version_and_takes_the_pin_off() -> None:
     assert (hold.version, hold.received_to) == (NO_VERSION, 4)
 
 
-def test_a_pin_that_a_crash_left_goes_with_the_next_look() -> None:
+def test_a_hold_left_by_a_crash_is_released_by_the_next_round() -> None:
     worlds = written()
     log = worlds.log()
     with worlds.running() as running:
@@ -170,7 +170,7 @@ def test_a_pin_that_a_crash_left_goes_with_the_next_look() -> None:
     assert hold.version == NO_VERSION
 
 
-def test_an_object_that_goes_away_under_the_copy_makes_a_new_plan_that_is_pinned() -> None:
+def test_an_object_deleted_during_the_copy_leads_to_a_new_plan_with_a_hold() -> None:
     worlds = Worlds.new()
     log = worlds.log()
     log.append(records("a=1 b=1"))
@@ -191,7 +191,7 @@ def test_an_object_that_goes_away_under_the_copy_makes_a_new_plan_that_is_pinned
     assert [r.value for r in worlds.read()] == [b"2", b"2"]
 
 
-def test_an_object_that_the_source_names_and_has_not_is_damage_and_not_a_race() -> None:
+def test_a_missing_object_that_the_source_lists_is_damage_and_not_a_race() -> None:
     worlds = written()
     (entry,) = worlds.manifests_of_source().segments
     worlds.source.delete(Place("topics", "users", 0).key(entry.name))
@@ -202,7 +202,7 @@ def test_an_object_that_the_source_names_and_has_not_is_damage_and_not_a_race() 
     assert "log verify" in state.hint
 
 
-def test_damage_is_not_copied_again_and_again_until_the_source_has_something_new() -> None:
+def test_a_damaged_object_is_not_retried_until_the_source_changes() -> None:
     worlds = written()
     (entry,) = worlds.manifests_of_source().segments
     key = Place("topics", "users", 0).key(entry.name)
@@ -224,7 +224,7 @@ def test_damage_is_not_copied_again_and_again_until_the_source_has_something_new
     assert worlds.is_equal()
 
 
-def test_a_long_copy_stops_when_another_replicator_has_claimed() -> None:
+def test_a_long_copy_stops_when_another_replicator_claims() -> None:
     worlds = Worlds.new()
     log = worlds.log()
     log.append(records("z=1"))
@@ -249,7 +249,7 @@ def test_a_long_copy_stops_when_another_replicator_has_claimed() -> None:
     assert worlds.is_equal()
 
 
-def test_the_rule_is_waited_for_with_backoff_and_ends_by_itself() -> None:
+def test_waiting_for_compaction_to_be_enabled_backs_off_and_ends_by_itself() -> None:
     worlds = written()
     worlds.documents.allowed = Enablement()
     log = worlds.log()
@@ -275,7 +275,7 @@ def test_the_rule_is_waited_for_with_backoff_and_ends_by_itself() -> None:
     assert worlds.is_equal()
 
 
-def test_a_log_compacted_before_the_first_round_is_refused_before_anything_is_there() -> None:
+def test_a_log_compacted_before_the_first_round_is_refused_before_anything_is_copied() -> None:
     worlds = written()
     worlds.log().compact()
     worlds.documents.allowed = Enablement()
@@ -284,7 +284,7 @@ def test_a_log_compacted_before_the_first_round_is_refused_before_anything_is_th
     assert list(worlds.replica.list("")) == []
 
 
-def test_a_replica_that_was_overtaken_needs_a_resync_sends_nothing_before_and_goes_on_after() -> None:
+def test_an_overtaken_replica_copies_nothing_until_its_resync() -> None:
     worlds = Worlds.new()
     log = worlds.log()
     log.append(records("a=1 b=1"))
@@ -305,7 +305,7 @@ def test_a_replica_that_was_overtaken_needs_a_resync_sends_nothing_before_and_go
     assert worlds.is_equal()
 
 
-def test_a_replica_that_another_brings_ahead_during_a_look_is_no_divergence() -> None:
+def test_a_replica_advanced_by_another_process_during_a_check_has_not_diverged() -> None:
     worlds = written()
     log = worlds.log()
     with worlds.running() as one, worlds.running() as two:
@@ -331,7 +331,7 @@ def test_a_replica_that_another_brings_ahead_during_a_look_is_no_divergence() ->
     assert worlds.is_equal()
 
 
-def test_two_that_replicate_end_in_sync_and_the_slower_one_is_told() -> None:
+def test_two_replicators_end_in_sync_and_the_slower_one_is_fenced() -> None:
     worlds = written()
     with worlds.running() as one, worlds.running(threads=1) as two:
         one.once()
@@ -350,7 +350,7 @@ def test_two_that_replicate_end_in_sync_and_the_slower_one_is_told() -> None:
     assert worlds.is_equal()
 
 
-def test_kept_schemas_come_before_the_records() -> None:
+def test_archived_schemas_are_copied_before_the_records() -> None:
     worlds = written()
     worlds.source.put("topics/_schemas/7.avsc", b'"long"', Create())
     worlds.source.put("topics/_schemas/aa-bb.avsc", b'"int"', Create())
@@ -363,7 +363,7 @@ def test_kept_schemas_come_before_the_records() -> None:
     assert worlds.replica.get("far/logs/_schemas/aa-bb.avsc").data == b'"int"'
 
 
-def test_another_schema_under_an_id_breaks_the_replica_and_says_which() -> None:
+def test_a_different_schema_under_an_id_breaks_the_replica_and_is_named() -> None:
     worlds = written()
     worlds.source.put("topics/_schemas/7.avsc", b'"long"', Create())
     worlds.replica.put("far/logs/_schemas/7.avsc", b'"int"', Create())
@@ -374,7 +374,7 @@ def test_another_schema_under_an_id_breaks_the_replica_and_says_which() -> None:
     assert worlds.folder() == set()
 
 
-def test_a_log_of_other_writers_is_never_written_over() -> None:
+def test_a_log_with_other_writers_is_never_overwritten() -> None:
     worlds = written()
     other = worlds.log()
     other.store, other.place = worlds.replica, FAR
@@ -385,7 +385,7 @@ def test_a_log_of_other_writers_is_never_written_over() -> None:
     assert [r.key for r in worlds.read()] == [b"x"]
 
 
-def test_a_source_whose_manifest_is_lost_is_broken_and_the_replica_stays() -> None:
+def test_a_source_with_a_lost_manifest_is_broken_and_the_replica_stays() -> None:
     worlds = written()
     with worlds.running() as running:
         running.once()
@@ -395,7 +395,7 @@ def test_a_source_whose_manifest_is_lost_is_broken_and_the_replica_stays() -> No
     assert len(worlds.read()) == 4
 
 
-def test_a_replica_whose_manifest_is_lost_says_so_and_has_it_again_with_the_next_round() -> None:
+def test_a_replicas_lost_manifest_is_reported_and_rewritten_by_the_next_round() -> None:
     worlds = written()
     with worlds.running() as running:
         running.once()
@@ -412,7 +412,7 @@ def test_a_replica_whose_manifest_is_lost_says_so_and_has_it_again_with_the_next
 
 
 @pytest.mark.parametrize("side", ["source", "replica"])
-def test_a_side_that_is_away_is_waited_for(side: str) -> None:
+def test_an_unavailable_side_is_waited_for(side: str) -> None:
     worlds = written()
     with worlds.running() as running:
         store = getattr(running, side)
@@ -426,7 +426,7 @@ def test_a_side_that_is_away_is_waited_for(side: str) -> None:
         assert running.state().state is SyncState.IN_SYNC
 
 
-def test_a_paused_replica_is_left_alone_and_says_so() -> None:
+def test_a_paused_replica_is_unchanged_and_shown_as_paused() -> None:
     worlds = written()
     worlds.documents.desired = DesiredReplication(paused=True)
     with worlds.running() as running:
@@ -434,14 +434,14 @@ def test_a_paused_replica_is_left_alone_and_says_so() -> None:
     assert list(worlds.replica.list("")) == []
 
 
-def test_an_unregistered_replica_is_left_alone() -> None:
+def test_an_unregistered_replica_is_unchanged() -> None:
     worlds = written()
     worlds.documents.desired = None
     with worlds.running() as running:
         assert "registration of replica far has changed or was removed" in running.runner.once().error
 
 
-def test_topics_that_are_not_covered_are_left_alone() -> None:
+def test_uncovered_topics_are_not_copied() -> None:
     worlds = written()
     worlds.log("orders").append(records("a=1"))
     worlds.documents.desired = replace(DesiredReplication(), covers=lambda topic: topic == "orders")
@@ -449,7 +449,7 @@ def test_topics_that_are_not_covered_are_left_alone() -> None:
         assert [s.place.topic for s in running.once()] == ["orders"]
 
 
-def test_one_partition_that_fails_holds_up_no_other() -> None:
+def test_one_failed_partition_delays_no_other() -> None:
     worlds = written()
     for partition in range(1, 4):
         worlds.log(partition=partition).append(records("a=1"))
@@ -465,14 +465,14 @@ def test_one_partition_that_fails_holds_up_no_other() -> None:
         assert not running.runner.once().is_in_sync
 
 
-def test_a_listing_that_fails_is_the_runs_error() -> None:
+def test_a_failed_listing_fails_the_run() -> None:
     worlds = written()
     with worlds.running() as running:
         running.source.add(Fault(lambda c: c.operation == "list_folders", FaultKind.UNAVAILABLE, times=1 << 40))
         assert "topics/" in running.runner.once().error
 
 
-def test_orders_that_cannot_be_read_are_the_runs_error() -> None:
+def test_an_unreadable_registration_fails_the_run() -> None:
     worlds = written()
 
     def away() -> DesiredReplication:

@@ -61,7 +61,7 @@ def states(running: Running) -> set[SyncState]:
     return {s.state for s in running.runner.states()}
 
 
-def test_a_loop_follows_the_source_and_takes_in_topics_that_appear(worlds: Worlds) -> None:
+def test_a_loop_follows_the_source_and_adds_new_topics(worlds: Worlds) -> None:
     with worlds.running(QUICK, clock=SystemClock()) as running, looping(running):
         until(lambda: states(running) == {SyncState.IN_SYNC})
         worlds.log().append(records("b=1", 1))
@@ -73,7 +73,7 @@ def test_a_loop_follows_the_source_and_takes_in_topics_that_appear(worlds: World
     assert worlds.published[-1] == running.runner.states()
 
 
-def test_a_loop_pauses_resumes_and_leaves_out_topics_as_it_is_told(worlds: Worlds) -> None:
+def test_a_loop_pauses_resumes_and_drops_topics_as_registered(worlds: Worlds) -> None:
     worlds.log("orders").append(records("x=1"))
     with worlds.running(QUICK, clock=SystemClock()) as running, looping(running):
         until(lambda: states(running) == {SyncState.IN_SYNC} and len(running.runner.states()) == 2)
@@ -102,7 +102,7 @@ def test_a_loop_keeps_its_topics_while_a_new_pattern_cannot_be_matched(worlds: W
         until(lambda: [s.replica_next_offset for s in running.runner.states()] == [2])
 
 
-def test_a_loop_ends_when_the_registration_is_gone(worlds: Worlds) -> None:
+def test_a_loop_ends_when_the_registration_is_removed(worlds: Worlds) -> None:
     with worlds.running(QUICK, clock=SystemClock()) as running:
         thread = threading.Thread(target=running.runner.loop, args=(threading.Event(),))
         thread.start()
@@ -112,7 +112,7 @@ def test_a_loop_ends_when_the_registration_is_gone(worlds: Worlds) -> None:
         assert not thread.is_alive()
 
 
-def test_orders_that_cannot_be_read_leave_what_is_known(worlds: Worlds) -> None:
+def test_an_unreadable_registration_keeps_the_last_known_one(worlds: Worlds) -> None:
     with worlds.running(QUICK, clock=SystemClock()) as running, looping(running):
         until(lambda: states(running) == {SyncState.IN_SYNC})
 
@@ -124,7 +124,7 @@ def test_orders_that_cannot_be_read_leave_what_is_known(worlds: Worlds) -> None:
         until(lambda: [s.replica_next_offset for s in running.runner.states()] == [2])
 
 
-def test_a_pause_ends_a_copy_between_objects_and_a_resume_goes_on_with_it(worlds: Worlds) -> None:
+def test_a_pause_stops_a_copy_between_objects_and_a_resume_continues_it(worlds: Worlds) -> None:
     log = worlds.log()
     for number in range(1, 30):
         log.append(records("a=1", number))
@@ -146,7 +146,7 @@ def test_a_pause_ends_a_copy_between_objects_and_a_resume_goes_on_with_it(worlds
         assert running.runner.tally.totals.failures == {}
 
 
-def test_what_waits_for_the_rule_goes_on_soon_after_it_is_allowed(worlds: Worlds) -> None:
+def test_a_waiting_log_continues_soon_after_compaction_is_enabled(worlds: Worlds) -> None:
     worlds.documents.allowed = Enablement()
     worlds.log().compact()
     slow = replace(QUICK, retry=RoundBackoff(3_600_000, 3_600_000))
@@ -157,7 +157,7 @@ def test_what_waits_for_the_rule_goes_on_soon_after_it_is_allowed(worlds: Worlds
         until(lambda: states(running) == {SyncState.IN_SYNC})
 
 
-def test_a_topic_that_is_removed_at_the_source_is_let_go_and_its_replica_stays(worlds: Worlds) -> None:
+def test_a_topic_removed_at_the_source_is_dropped_and_its_replica_stays(worlds: Worlds) -> None:
     worlds.log("orders").append(records("x=1"))
     with worlds.running(QUICK, clock=SystemClock()) as running, looping(running):
         until(lambda: states(running) == {SyncState.IN_SYNC} and len(running.runner.states()) == 2)
@@ -167,7 +167,7 @@ def test_a_topic_that_is_removed_at_the_source_is_let_go_and_its_replica_stays(w
     assert len(worlds.read("orders")) == 1
 
 
-def test_one_side_that_is_away_is_waited_for_and_comes_back_by_itself(worlds: Worlds) -> None:
+def test_an_unavailable_side_is_waited_for_and_recovers_by_itself(worlds: Worlds) -> None:
     settings = replace(QUICK, retry=replace(QUICK.retry, first_ms=5, cap_ms=50))
     with worlds.running(settings, clock=SystemClock()) as running, looping(running):
         until(lambda: states(running) == {SyncState.IN_SYNC})
@@ -216,7 +216,7 @@ def test_a_removed_replica_does_not_wait_for_a_long_copy(worlds: Worlds) -> None
     assert len(worlds.folder()) < 80
 
 
-def test_partitions_that_copy_for_long_keep_no_other_waiting(worlds: Worlds) -> None:
+def test_long_copies_do_not_delay_other_partitions(worlds: Worlds) -> None:
     for partition in range(1, 4):
         log = worlds.log("big", partition)
         for number in range(15):
@@ -242,7 +242,7 @@ def test_states_are_published_while_copying(worlds: Worlds) -> None:
     assert len({s.pending.bytes for s in copying}) > 1
 
 
-def test_an_end_of_the_process_in_a_round_is_not_swallowed(worlds: Worlds) -> None:
+def test_a_process_exit_during_a_round_is_not_swallowed(worlds: Worlds) -> None:
     class Ended(BaseException):
         pass
 
@@ -286,7 +286,7 @@ def test_a_defect_of_a_worker_is_not_lost(
             running.runner.once(should_stop)
 
 
-def test_a_defect_that_comes_while_a_loop_ends_is_not_lost(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_while_a_loop_ends_is_not_lost(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
     stop, begun = threading.Event(), threading.Event()
     with worlds.running(QUICK, clock=SystemClock()) as running:
 
@@ -309,7 +309,7 @@ def test_a_defect_that_comes_while_a_loop_ends_is_not_lost(worlds: Worlds, monke
 # Pins
 
 
-def test_a_pin_is_renewed_and_never_after_its_round(worlds: Worlds) -> None:
+def test_a_hold_is_renewed_only_during_its_round(worlds: Worlds) -> None:
     log = worlds.log()
     with SourceHold(log.log, HOLD, log.log.load(), 60_000) as pin:
         first = worlds.manifests_of_source().hold(HOLD)
@@ -326,7 +326,7 @@ def test_a_pin_is_renewed_and_never_after_its_round(worlds: Worlds) -> None:
     assert third.version == NO_VERSION
 
 
-def test_a_pin_holds_what_its_version_names_although_the_source_is_cleaned(worlds: Worlds) -> None:
+def test_a_hold_keeps_its_versions_objects_although_the_source_is_cleaned(worlds: Worlds) -> None:
     log = worlds.log()
     log.append(records("a=2", 1))
     pin = SourceHold(log.log, HOLD, log.log.load(), 60_000)
@@ -341,7 +341,7 @@ def test_a_pin_holds_what_its_version_names_although_the_source_is_cleaned(world
 # Schemas
 
 
-def test_rounds_at_once_share_listings_and_none_takes_one_that_began_before_it_asked(worlds: Worlds) -> None:
+def test_concurrent_rounds_share_listings_that_started_after_they_asked(worlds: Worlds) -> None:
     asked, listed = 40, []
     with worlds.running(QUICK, clock=SystemClock()) as running:
 
@@ -362,7 +362,7 @@ def test_rounds_at_once_share_listings_and_none_takes_one_that_began_before_it_a
     assert 1 <= len(listed) < asked / 2
 
 
-def test_a_runner_is_deterministic_by_its_random(worlds: Worlds) -> None:
+def test_a_runner_is_deterministic_given_its_random(worlds: Worlds) -> None:
     clock = worlds.clock
     waits = []
     for _ in range(2):

@@ -114,7 +114,7 @@ def _read(buckets: Buckets, bucket: str) -> list[object]:
         return []
 
 
-def test_replicas_come_and_go_while_it_runs(buckets: Buckets) -> None:
+def test_replicas_are_added_and_removed_while_the_service_runs(buckets: Buckets) -> None:
     made = made_log(buckets)
     known, watch = registry(buckets), Seen()
     known.add(registered("dr", "dr"))
@@ -136,7 +136,7 @@ def test_replicas_come_and_go_while_it_runs(buckets: Buckets) -> None:
     assert load_report(buckets["log"], "topics", "dr") is None
 
 
-def test_a_replica_that_is_edited_is_opened_anew(buckets: Buckets) -> None:
+def test_an_edited_replica_is_opened_again(buckets: Buckets) -> None:
     made_log(buckets)
     known = registry(buckets)
     known.add(registered("dr", "dr"))
@@ -147,9 +147,7 @@ def test_a_replica_that_is_edited_is_opened_anew(buckets: Buckets) -> None:
 
 
 @pytest.mark.parametrize("is_once", [False, True])
-def test_a_replica_that_is_removed_in_the_middle_of_a_round_leaves_nothing_at_the_source(
-    buckets: Buckets, *, is_once: bool
-) -> None:
+def test_a_replica_removed_during_a_round_leaves_nothing_at_the_source(buckets: Buckets, *, is_once: bool) -> None:
     made, known, watch = made_log(buckets), registry(buckets), Seen()
     known.add(registered("dr", "dr"))
     removed: list[Registration] = []
@@ -169,7 +167,7 @@ def test_a_replica_that_is_removed_in_the_middle_of_a_round_leaves_nothing_at_th
     assert made.log.load().manifest.holds == ()
 
 
-def test_what_one_replica_cannot_do_holds_up_no_other(buckets: Buckets) -> None:
+def test_one_failing_replica_delays_no_other(buckets: Buckets) -> None:
     """One has a credential that this machine has not, one is away."""
     made_log(buckets)
     known = registry(buckets)
@@ -194,7 +192,7 @@ def test_what_one_replica_cannot_do_holds_up_no_other(buckets: Buckets) -> None:
         until(lambda: has_all(buckets, "gone"))
 
 
-def test_a_source_that_is_away_is_waited_for(buckets: Buckets) -> None:
+def test_an_unavailable_source_is_waited_for(buckets: Buckets) -> None:
     made_log(buckets)
     registry(buckets).add(registered("dr", "dr"))
     buckets.away.add("log")
@@ -204,7 +202,7 @@ def test_a_source_that_is_away_is_waited_for(buckets: Buckets) -> None:
         until(lambda: has_all(buckets, "dr"), within_s=60)
 
 
-def test_only_the_replicas_that_are_named_are_run(buckets: Buckets) -> None:
+def test_only_the_named_replicas_are_run(buckets: Buckets) -> None:
     made_log(buckets)
     known = registry(buckets)
     known.add(registered("dr", "dr"))
@@ -231,7 +229,7 @@ def test_a_store_without_conditional_writes_is_refused(buckets: Buckets) -> None
     assert [*buckets["dr"].inner.list("topics/users")] == []
 
 
-def test_how_long_it_may_be_silent_follows_from_its_patience() -> None:
+def test_the_silence_bound_follows_from_the_retry_timeout() -> None:
     assert quiet_max_s(ReplicaSettings(patience_s=30)) == 60 + 8 * 30
 
 
@@ -254,7 +252,7 @@ def test_the_loop_and_each_replica_give_signs_of_life(buckets: Buckets) -> None:
     assert liveness.live().why.startswith("no progress"), "replicas that have ended are missed no more"
 
 
-def test_no_single_request_that_fails_ends_a_run() -> None:
+def test_no_single_failed_request_ends_a_run() -> None:
     """Each request to either side is refused once: what is asked at the start, and what a round does."""
 
     def run(bucket: str = "", at: int = 0) -> Buckets:
@@ -277,7 +275,7 @@ def test_no_single_request_that_fails_ends_a_run() -> None:
                 run(bucket, call.number)
 
 
-def test_one_request_that_is_refused_does_not_make_a_careless_store_acceptable(buckets: Buckets) -> None:
+def test_one_failed_request_does_not_make_an_unsafe_store_acceptable(buckets: Buckets) -> None:
     made_log(buckets)
     registry(buckets).add(registered("dr", "dr"))
     buckets["dr"].inner = Careless("dr")

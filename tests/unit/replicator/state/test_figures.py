@@ -47,14 +47,14 @@ def test_new_segments_are_pending_and_the_oldest_of_them_is_the_lag() -> None:
     assert found.lag == Lag(records=20, ms=200_000)
 
 
-def test_without_anything_at_the_replica_all_is_pending_from_the_log_start() -> None:
+def test_at_an_empty_replica_everything_is_pending_from_the_log_start() -> None:
     source = log(*FOUR[1:])
     found = figures(pinned(source), None)
     assert found.pending == Pending(bytes=450, records=30, segments=3, earliest_ms=10, latest_ms=39)
     assert found.lag == Lag(records=30, ms=300_000), "what was never there, or has expired, is no lag"
 
 
-def test_what_a_pass_has_rewritten_is_sent_although_no_record_is_missing() -> None:
+def test_rewritten_segments_are_pending_although_no_record_is_missing() -> None:
     old = log(*FOUR)
     replaced = tuple(Replaced(n, 7, NOW_MS - 30_000) for s in FOUR[:2] for n in (s.name, s.index_name))
     source = log(rewritten(0, 20, 300, record_count=8), *FOUR[2:], replaced=replaced)
@@ -63,13 +63,13 @@ def test_what_a_pass_has_rewritten_is_sent_although_no_record_is_missing() -> No
     assert found.lag == Lag(records=0, ms=30_000), "since then the source reads differently"
 
 
-def test_a_new_index_alone_costs_its_own_bytes_and_brings_no_records() -> None:
+def test_a_new_index_alone_is_pending_bytes_without_records() -> None:
     marked = replace(FOUR[0], index_name=str(compactor_name(0, 2).index), index_size_bytes=70)
     found = figures(pinned(log(marked, *FOUR[1:])), log(*FOUR))
     assert found.pending == Pending(bytes=70, records=0, segments=1)
 
 
-def test_a_pass_over_records_that_the_replica_has_not_does_not_make_it_look_better() -> None:
+def test_a_pass_over_records_missing_at_the_replica_does_not_reduce_its_lag() -> None:
     # Three hours of records whose timestamps are wall-clock times; the merge keeps the newest append, a second ago.
     begun_ms = NOW_MS - 3 * 3_600_000
     merged = rewritten(20, 40, 1, min_timestamp=begun_ms + 5_000, max_timestamp=NOW_MS - 1_000)
@@ -81,19 +81,19 @@ def test_a_pass_over_records_that_the_replica_has_not_does_not_make_it_look_bett
     assert figures(early, log(*FOUR[:2]), received_at_ms=begun_ms).lag.ms == 3 * 3_600_000, "timestamps may be any"
 
 
-def test_records_without_timestamps_have_no_earliest_and_latest_time() -> None:
+def test_records_without_timestamps_have_no_earliest_or_latest_time() -> None:
     source = log(*FOUR[:2], replace(FOUR[2], min_timestamp=-1, max_timestamp=-1))
     found = figures(pinned(source), log(*FOUR[:2]))
     assert (found.pending.records, found.pending.earliest_ms, found.pending.latest_ms) == (10, -1, -1)
 
 
-def test_a_time_that_is_not_stamped_yet_is_the_manifest_s_own_age() -> None:
+def test_an_unstamped_time_is_the_manifests_age() -> None:
     source = log(*FOUR[:3], replace(FOUR[3], appended_at_ms=UNSTAMPED))
     assert figures(pinned(source, modified_ms=NOW_MS - 7_000), log(*FOUR[:3])).lag.ms == 7_000
     assert figures(pinned(source), log(*FOUR[:3])).lag.ms == 0
 
 
-def test_by_the_cursor_alone_new_records_are_known_and_rewrites_are_not() -> None:
+def test_the_cursor_alone_shows_new_records_but_no_rewrites() -> None:
     source = log(rewritten(0, 20, 300), *FOUR[2:])
     found = figures_by_cursor(pinned(source), 30)
     assert found.is_by_cursor
@@ -103,13 +103,13 @@ def test_by_the_cursor_alone_new_records_are_known_and_rewrites_are_not() -> Non
     assert figures_by_cursor(pinned(source), 40).pending == Pending()
 
 
-def test_an_end_that_moved_over_a_hole_is_lag_and_nothing_to_send() -> None:
+def test_an_end_moved_over_a_hole_is_lag_without_bytes() -> None:
     source = log(*FOUR[:3], replace(FOUR[3], next_offset=50))
     found = figures(pinned(source), log(*FOUR))
     assert (found.pending, found.lag) == (Pending(), Lag(records=10, ms=0))
 
 
-def test_sums_keep_the_outer_times_and_leave_out_what_has_none() -> None:
+def test_sums_keep_the_outer_times_and_ignore_missing_ones() -> None:
     one, other, none = Pending(1, 2, 3, 10, 20), Pending(10, 20, 30, 5, 15), Pending(100, 0, 1)
     assert one + other + none == Pending(111, 22, 34, 5, 20)
     assert none + none == Pending(200, 0, 2, -1, -1)

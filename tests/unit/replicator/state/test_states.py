@@ -64,7 +64,7 @@ BROKEN: list[Exception] = [
 
 
 @pytest.mark.parametrize("error", WAITING, ids=lambda e: type(e).__name__)
-def test_what_passes_or_is_to_be_allowed_is_waited_for(error: KeyfoldError) -> None:
+def test_temporary_errors_and_missing_permissions_of_the_replica_are_waiting_states(error: KeyfoldError) -> None:
     found = failure_of(error, "far.test")
     assert found.state is SyncState.WAITING
     assert found.code == type(error).__name__
@@ -72,7 +72,7 @@ def test_what_passes_or_is_to_be_allowed_is_waited_for(error: KeyfoldError) -> N
 
 
 @pytest.mark.parametrize("error", BROKEN, ids=lambda e: type(e).__name__)
-def test_what_does_not_pass_is_broken(error: Exception) -> None:
+def test_permanent_errors_are_broken_states(error: Exception) -> None:
     assert failure_of(error, "far.test").state is SyncState.BROKEN
 
 
@@ -85,19 +85,19 @@ def test_a_resync_has_a_state_of_its_own() -> None:
     )
 
 
-def test_the_stores_own_word_is_the_code_if_it_is_one() -> None:
+def test_the_stores_error_code_is_used_if_it_has_one() -> None:
     assert failure_of(StoreUnavailable("k", "slow", code="SlowDown"), "h").code == "SlowDown"
     assert failure_of(StoreUnavailable("k", "slow", code="503 SlowDown"), "h").code == "StoreUnavailable"
     assert failure_of(AccessDenied("k", "no"), "h").code == "AccessDenied"
 
 
-def test_an_error_that_knows_its_host_is_believed() -> None:
+def test_an_error_with_a_host_is_attributed_to_it() -> None:
     error = StoreUnavailable("k", "slow")
     error.host = "near.test:9000"
     assert failure_of(error, "far.test").host == "near.test:9000"
 
 
-def test_an_error_that_is_nobodys_is_called_a_defect() -> None:
+def test_an_unknown_error_is_a_defect() -> None:
     found = failure_of(ZeroDivisionError("x"), "h")
     assert (found.code, "ZeroDivisionError" in found.message, "report" in found.hint) == ("Internal", True, True)
 
@@ -110,16 +110,16 @@ def full() -> PartitionState:
     )  # fmt: skip
 
 
-def test_a_state_survives_json() -> None:
+def test_a_state_round_trips_through_json() -> None:
     assert PartitionState.of_json(json.loads(json.dumps(full().as_json())), "topics") == full()
 
 
-def test_a_state_of_another_release_is_read_as_far_as_it_is_known() -> None:
+def test_a_state_of_another_release_is_read_as_far_as_possible() -> None:
     found = {"topic": "users", "partition": 3, "state": "dreaming", "backoff_ms": 7, "dreams": [1]}
     assert PartitionState.of_json(found, "topics") == PartitionState(PLACE, SyncState.PENDING, backoff_ms=7)
 
 
-def test_failures_count_up_and_a_success_forgets_them() -> None:
+def test_failures_are_counted_and_reset_by_a_success() -> None:
     found = failure_of(StoreUnavailable("k", "slow"), "h")
     state = PartitionState(PLACE).failed(found, now_ms=1000, backoff_ms=90).failed(found, now_ms=1100, backoff_ms=190)
     assert (state.attempts, state.backoff_ms, state.last_attempt_ms, state.next_attempt_ms) == (2, 190, 1100, 1290)

@@ -61,7 +61,7 @@ def test_equal_content_is_in_sync_whatever_the_versions() -> None:
     assert found.errors == ()
 
 
-def test_what_differs_is_pending_with_its_figures() -> None:
+def test_differences_are_pending_with_their_sizes() -> None:
     source = log(3)
     found = assess(seen(source, replica_of(source, 1)), ASKED).state
     assert (found.state, found.pending.bytes, found.lag.records) == (SyncState.PENDING, 300, 20)
@@ -74,12 +74,12 @@ def test_a_change_without_a_byte_to_send_is_pending_too() -> None:
     assert (found.state, found.pending) == (SyncState.PENDING, Pending())
 
 
-def test_nothing_there_yet_is_pending() -> None:
+def test_an_empty_replica_is_pending() -> None:
     found = assess(seen(log(2), None), ASKED).state
     assert (found.state, found.pending.segments, found.replica_next_offset) == (SyncState.PENDING, 2, -1)
 
 
-def test_a_purge_above_what_the_replica_has_asks_for_a_resync_also_while_paused() -> None:
+def test_a_purge_ahead_of_the_replica_requires_a_resync_even_while_paused() -> None:
     source = log(3, purged_to=20)
     for is_paused in (False, True):
         found = assess(seen(source, replica_of(source, 2)), replace(ASKED, is_paused=is_paused))
@@ -92,7 +92,7 @@ def test_a_purge_above_what_the_replica_has_asks_for_a_resync_also_while_paused(
     assert assess(seen(source, None), asked).state.state is SyncState.PENDING, "a first copy needs none"
 
 
-def test_a_log_that_has_writers_of_its_own_or_another_source_is_broken_though_no_process_has_said_so() -> None:
+def test_a_log_with_own_writers_or_another_source_is_broken_even_without_a_report() -> None:
     source = log(3)
     promoted = replace(replica_of(source, 3), replica=None)
     found = assess(seen(replace(source, next_offset=31), promoted), ASKED).state
@@ -103,7 +103,7 @@ def test_a_log_that_has_writers_of_its_own_or_another_source_is_broken_though_no
     assert "resync" in found.hint
 
 
-def test_a_compacted_log_waits_for_compaction_to_be_enabled_though_no_process_has_said_so() -> None:
+def test_a_compacted_log_waits_for_compaction_to_be_enabled_even_without_a_report() -> None:
     source = log(3, first_dirty_offset=10)
     found = assess(seen(source, replica_of(log(3), 2)), ASKED)
     assert (found.state.state, found.state.code) == (SyncState.WAITING, "CompactionNotEnabled")
@@ -115,7 +115,7 @@ def test_a_compacted_log_waits_for_compaction_to_be_enabled_though_no_process_ha
     assert assess(seen(newer, None), enabled).state.code == "ReplicaFormatTooOld"
 
 
-def test_a_paused_replica_is_paused_and_its_figures_go_on() -> None:
+def test_a_paused_replica_still_shows_its_lag() -> None:
     source = log(3)
     found = assess(seen(source, replica_of(source, 1)), replace(ASKED, is_paused=True)).state
     assert (found.state, found.pending.segments) == (SyncState.PAUSED, 2)
@@ -124,7 +124,7 @@ def test_a_paused_replica_is_paused_and_its_figures_go_on() -> None:
 # By the process
 
 
-def test_a_process_at_work_is_believed_about_its_waits() -> None:
+def test_a_running_processs_waits_are_shown() -> None:
     source = log(3)
     found = assess(seen(source, replica_of(source, 1)), ASKED, failed(), is_alive=True)
     assert (found.state.state, found.state.code, found.state.attempts) == (SyncState.WAITING, "SlowDown", 4)
@@ -133,7 +133,7 @@ def test_a_process_at_work_is_believed_about_its_waits() -> None:
     assert [e.code for e in found.errors] == ["SlowDown"]
 
 
-def test_an_error_of_a_process_at_work_shows_although_nothing_is_left_to_send() -> None:
+def test_a_running_processs_error_shows_although_nothing_is_pending() -> None:
     source = log(3)
     reported = failed("AccessDenied", SyncState.BROKEN, host="s3.source")
     assert assess(seen(source, replica_of(source, 3)), ASKED, reported, is_alive=True).state.state is SyncState.BROKEN
@@ -141,13 +141,13 @@ def test_an_error_of_a_process_at_work_shows_although_nothing_is_left_to_send() 
     assert (gone.state, gone.code, gone.backoff_ms) == (SyncState.IN_SYNC, "", 0)
 
 
-def test_the_last_error_of_a_process_that_has_ended_shows_while_something_is_left() -> None:
+def test_an_ended_processs_last_error_shows_while_something_is_pending() -> None:
     source = log(3)
     found = assess(seen(source, replica_of(source, 1)), ASKED, failed("Corrupt", SyncState.BROKEN)).state
     assert (found.state, found.code) == (SyncState.BROKEN, "Corrupt")
 
 
-def test_a_refusal_of_a_process_that_has_ended_is_looked_at_again() -> None:
+def test_an_ended_processs_refusal_is_checked_again() -> None:
     source = log(3, first_dirty_offset=10)
     reported = failed("CompactionNotEnabled")
     enabled = replace(ASKED, enablement=ENABLED)
@@ -158,7 +158,7 @@ def test_a_refusal_of_a_process_that_has_ended_is_looked_at_again() -> None:
     assert assess(seen(source, replica_of(log(3), 2)), blind, reported).state.state is SyncState.WAITING
 
 
-def test_what_could_not_be_done_beside_a_round_is_shown_and_changes_no_state() -> None:
+def test_a_failure_beside_the_round_is_shown_and_changes_no_state() -> None:
     source = log(3)
     reported = failed("AccessDenied", SyncState.IN_SYNC, attempts=0, backoff_ms=0)
     for replica, state in ((3, SyncState.IN_SYNC), (2, SyncState.PENDING)):
@@ -167,7 +167,7 @@ def test_what_could_not_be_done_beside_a_round_is_shown_and_changes_no_state() -
         assert [e.code for e in found.errors] == ["AccessDenied"]
 
 
-def test_the_error_of_a_replica_that_was_paused_stays_and_counts_again_after_it() -> None:
+def test_a_paused_replicas_error_stays_and_counts_again_after_the_pause() -> None:
     source = log(3)
     reported = failed("AccessDenied", SyncState.PAUSED)
     paused = assess(seen(source, replica_of(source, 1)), replace(ASKED, is_paused=True), reported, is_alive=True)
@@ -175,7 +175,7 @@ def test_the_error_of_a_replica_that_was_paused_stays_and_counts_again_after_it(
     assert assess(seen(source, replica_of(source, 1)), ASKED, reported, is_alive=True).state.state is SyncState.WAITING
 
 
-def test_a_try_under_way_after_a_failure_is_copying_and_shows_the_failure() -> None:
+def test_a_retry_in_progress_is_copying_and_shows_the_failure() -> None:
     source = log(3)
     again = failed(state=SyncState.COPYING, pending=Pending(50))
     found = assess(seen(source, replica_of(source, 1)), ASKED, again, is_alive=True)
@@ -184,7 +184,7 @@ def test_a_try_under_way_after_a_failure_is_copying_and_shows_the_failure() -> N
     assert assess(seen(source, replica_of(source, 1)), ASKED, again).state.state is SyncState.WAITING
 
 
-def test_copying_is_what_a_process_at_work_does_and_no_other() -> None:
+def test_only_a_running_process_is_copying() -> None:
     source, copying = log(3), PartitionState(PLACE, SyncState.COPYING, pending=Pending(10_000))
     assert assess(seen(source, replica_of(source, 1)), ASKED, copying, is_alive=True).state.state is SyncState.COPYING
     assert assess(seen(source, replica_of(source, 1)), ASKED, copying).state.state is SyncState.PENDING
@@ -195,7 +195,7 @@ def test_copying_is_what_a_process_at_work_does_and_no_other() -> None:
     assert assess(seen(source, replica_of(source, 1)), ASKED, half).state.pending.bytes == 300
 
 
-def test_a_resync_that_was_reported_and_done_is_over() -> None:
+def test_a_finished_resync_is_no_longer_shown() -> None:
     source = log(3)
     reported = failed("ResyncRequired", SyncState.RESYNC_REQUIRED)
     assert assess(seen(source, replica_of(source, 3)), ASKED, reported, is_alive=True).state.state is SyncState.IN_SYNC
@@ -204,7 +204,7 @@ def test_a_resync_that_was_reported_and_done_is_over() -> None:
 # One side does not answer
 
 
-def test_a_replica_that_does_not_answer_is_judged_by_the_cursor() -> None:
+def test_an_unavailable_replica_is_assessed_by_its_cursor() -> None:
     source = log(3, holds=(Hold("other@1", -1, 0, 30, NOW_MS), Hold("dr@1", -1, 0, 20, NOW_MS)))
     found = assess(seen(source, StoreUnavailable("k", "timed out")), ASKED)
     assert found.is_by_cursor
@@ -220,14 +220,14 @@ def test_a_replica_that_does_not_answer_is_judged_by_the_cursor() -> None:
     assert never.pending.segments == 3, "no cursor: nothing was received"
 
 
-def test_a_source_that_cannot_be_read_leaves_the_figures_that_were_reported() -> None:
+def test_an_unreadable_source_keeps_the_reported_values() -> None:
     reported = replace(PartitionState(PLACE, SyncState.PENDING), pending=Pending(5, 6, 7), lag=Lag(8, 9))
     found = assess(seen(Corrupt("users", 0, "torn"), None), ASKED, reported)
     assert (found.state.state, found.state.code, found.state.host) == (SyncState.BROKEN, "Corrupt", "s3.source")
     assert (found.state.pending, found.state.lag) == (Pending(5, 6, 7), Lag(8, 9))
 
 
-def test_what_the_process_says_and_what_was_seen_are_both_shown_unless_they_are_the_same() -> None:
+def test_reported_and_observed_errors_are_both_shown_unless_equal() -> None:
     source = log(3)
     found = assess(seen(source, AccessDenied("k", "403")), ASKED, failed(), is_alive=True)
     assert found.state.code == "SlowDown", "the process may have rights that who asks has not"
@@ -246,7 +246,7 @@ def assessment(partition: int, state: SyncState, **changes: Any) -> Assessment:
     return Assessment(PartitionState(place, state, **changes))
 
 
-def test_the_worst_partition_gives_the_state_and_figures_are_summed() -> None:
+def test_the_worst_partition_gives_the_state_and_values_are_summed() -> None:
     found = summary(
         [
             assessment(0, SyncState.IN_SYNC, last_success_ms=50, last_attempt_ms=50, next_attempt_ms=90),
@@ -289,12 +289,12 @@ def test_a_replica_without_partitions_is_in_sync_or_paused() -> None:
     assert summary([], is_paused=True).state is SyncState.PAUSED
 
 
-def test_one_that_never_succeeded_shows_in_the_sum() -> None:
+def test_a_partition_that_never_succeeded_shows_in_the_summary() -> None:
     found = summary([assessment(0, SyncState.IN_SYNC, last_success_ms=50), assessment(1, SyncState.PENDING)])
     assert found.last_success_ms == -1
 
 
-def test_errors_are_grouped_by_code_and_host_the_commonest_first() -> None:
+def test_errors_are_grouped_by_code_and_host_most_frequent_first() -> None:
     away, denied = failure_of(StoreUnavailable("k", "away"), "h"), failure_of(AccessDenied("k", "403"), "h")
     assessments = [
         replace(assessment(0, SyncState.BROKEN), errors=(denied,)),

@@ -40,7 +40,7 @@ def failing(
     return state(partition, kind, **{"code": code, "host": "s3.b", "message": "no", "backoff_ms": 400, **changes})
 
 
-def test_gauges_are_sums_and_worsts_over_the_partitions_of_a_replica() -> None:
+def test_gauges_are_sums_and_maxima_over_a_replicas_partitions() -> None:
     found = values(
         {
             "dr": ObservedReplica(
@@ -70,7 +70,7 @@ def test_gauges_are_sums_and_worsts_over_the_partitions_of_a_replica() -> None:
     assert found[names.PAUSED] == {dr: 0}
 
 
-def test_thousands_of_partitions_have_ten_samples_a_metric_and_replicas_do_not_mix() -> None:
+def test_per_partition_metrics_have_ten_samples_for_each_replica() -> None:
     states = tuple(failing(p, lag=Lag(p, p), pending=Pending(p)) for p in range(1_000))
     found = values({"dr": ObservedReplica(states), "eu": ObservedReplica((state(0, SyncState.PAUSED),))})
     for metric in (names.WORST_LAG, names.WORST_PENDING, names.FAILING):
@@ -107,7 +107,7 @@ def test_a_replica_without_partitions_has_zeros_and_no_times() -> None:
     assert list(found) == list(METRICS)
 
 
-def test_a_replica_that_could_not_be_opened_does_not_look_well() -> None:
+def test_a_replica_that_could_not_be_opened_does_not_look_healthy() -> None:
     meter = ReplicaMeter()
     meter.start_replica("dr")
     found = meter.values()
@@ -122,7 +122,7 @@ def test_a_replica_that_could_not_be_opened_does_not_look_well() -> None:
     assert again[names.LAG_RECORDS] == {("dr",): 0}
 
 
-def test_what_is_served_is_what_was_published_last() -> None:
+def test_the_last_published_values_are_served() -> None:
     meter = ReplicaMeter()
     tally = meter.start_replica("dr")
     tally.add(RoundTotals(sent_bytes=5, objects_sent=1, failures={"SlowDown": 1}))
@@ -138,7 +138,7 @@ def test_what_is_served_is_what_was_published_last() -> None:
         assert not _scraped(port)
 
 
-def test_a_process_for_two_replicas_shows_the_one_that_works_and_the_one_that_it_cannot_open() -> None:
+def test_a_process_for_two_replicas_shows_the_working_and_the_unopenable_one() -> None:
     buckets = Buckets()
     made_log(buckets)
     registry = ReplicaRegistry(buckets["log"], "topics", SystemClock(), Random(1))
@@ -177,7 +177,7 @@ def _scraped(port: int) -> dict[tuple[str, frozenset[str]], float]:
     }
 
 
-def test_a_tally_sums_up_failures_by_code() -> None:
+def test_a_tally_counts_failures_by_code() -> None:
     tally = Tally()
     for done in (
         RoundTotals(rounds=1, failures={"A": 1}),
@@ -189,7 +189,7 @@ def test_a_tally_sums_up_failures_by_code() -> None:
     assert tally.totals.document()["failures"] == {"A": 2, "B": 3}
 
 
-def test_the_page_has_a_row_for_each_and_no_other() -> None:
+def test_the_page_has_one_row_for_each_metric() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert page == metrics_docs.page(page), f"run `{metrics_docs.COMMAND}`"
     assert all(len(text) <= 120 for metric in METRICS for text in (metric.help, metric.rises)), "a cell is a phrase"
@@ -203,6 +203,6 @@ def test_the_page_has_a_row_for_each_and_no_other() -> None:
     assert used <= {m.name for m in METRICS}, "examples use what there is"
 
 
-def test_the_page_names_every_state_and_codes_that_there_are() -> None:
+def test_the_page_names_every_state_and_existing_codes() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert all(f"`{state.value}`" in page for state in SyncState)

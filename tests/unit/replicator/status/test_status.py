@@ -97,7 +97,7 @@ class Refusing:
 # Both sides
 
 
-def test_a_replica_from_nothing_to_in_sync_and_behind_again(scene: Scene) -> None:
+def test_a_replica_goes_from_empty_to_in_sync_to_behind(scene: Scene) -> None:
     scene.append(0, 1, 2)
     before = scene.status()
     assert before.summary.state is SyncState.PENDING
@@ -121,7 +121,7 @@ def test_a_replica_from_nothing_to_in_sync_and_behind_again(scene: Scene) -> Non
     assert 5_000 <= behind.lag.ms <= 7_000
 
 
-def test_the_story_of_the_rule_is_told_without_a_process(scene: Scene) -> None:
+def test_the_compaction_rule_is_shown_without_a_running_process(scene: Scene) -> None:
     scene.append(0, 1)
     scene.append(2, 3)
     scene.replicate()
@@ -136,7 +136,7 @@ def test_the_story_of_the_rule_is_told_without_a_process(scene: Scene) -> None:
     assert scene.status().summary.state is SyncState.PENDING
 
 
-def test_a_paused_replica_and_topics_that_it_does_not_take(scene: Scene) -> None:
+def test_a_paused_replica_and_uncovered_topics_are_shown(scene: Scene) -> None:
     scene.append(0)
     scene.registry.pause("dr")
     paused = scene.status()
@@ -150,7 +150,7 @@ def test_a_paused_replica_and_topics_that_it_does_not_take(scene: Scene) -> None
     assert any("no partition" in line for line in status_lines(none))
 
 
-def test_it_takes_two_requests_a_partition_and_some_more(scene: Scene) -> None:
+def test_a_status_takes_two_requests_per_partition(scene: Scene) -> None:
     for topic in ("a", "b", "c"):
         Sink.open(scene.first, Place("topics", topic, 0), clock=scene.clock).append([record(0, "k", "v")])
     source, replica = CountedStore(scene.first), CountedStore(scene.second)
@@ -163,7 +163,7 @@ def test_it_takes_two_requests_a_partition_and_some_more(scene: Scene) -> None:
 # One side
 
 
-def test_a_replica_that_is_away_is_asked_once_and_judged_by_the_cursor(scene: Scene) -> None:
+def test_an_unavailable_replica_is_asked_once_and_assessed_by_its_cursor(scene: Scene) -> None:
     scene.append(0)
     scene.replicate()
     scene.append(1)
@@ -178,7 +178,7 @@ def test_a_replica_that_is_away_is_asked_once_and_judged_by_the_cursor(scene: Sc
     assert any("the replica did not answer for every partition" in line for line in status_lines(found))
 
 
-def test_a_replica_whose_rights_are_missing_here_is_broken_for_who_asks(scene: Scene) -> None:
+def test_a_replica_that_the_caller_may_not_read_is_broken(scene: Scene) -> None:
     scene.append(0)
     denied = Refusing(scene.second, AccessDenied("k", "403", code="AccessDenied"))
     found = scene.status(replica=replace(scene.replica, store=denied))
@@ -186,7 +186,7 @@ def test_a_replica_whose_rights_are_missing_here_is_broken_for_who_asks(scene: S
     assert {f.failure.code for f in found.summary.errors} == {"AccessDenied"}
 
 
-def test_a_replica_that_cannot_even_be_opened_is_an_error_with_its_reason(scene: Scene) -> None:
+def test_an_unopenable_replica_is_an_error_with_its_reason(scene: Scene) -> None:
     scene.append(0)
     found = scene.status(replica=ConfigError("aws.access.key.id", "the variable DR_KEY is not set"))
     (failing,) = found.summary.errors
@@ -194,7 +194,7 @@ def test_a_replica_that_cannot_even_be_opened_is_an_error_with_its_reason(scene:
     assert "DR_KEY" in failing.failure.message
 
 
-def test_a_source_without_rights_to_one_manifest_shows_that_partition_as_broken(scene: Scene) -> None:
+def test_a_source_with_one_forbidden_manifest_shows_that_partition_as_broken(scene: Scene) -> None:
     scene.append(0)
     scene.first.delete(PLACE.manifest_key)
     found = scene.status()
@@ -209,7 +209,7 @@ def state(partition: int, kind: SyncState = SyncState.IN_SYNC, **changes: Any) -
     return PartitionState(Place("topics", "users", partition), kind, **changes)
 
 
-def test_what_was_written_down_is_read_back(scene: Scene) -> None:
+def test_a_written_status_is_read_back(scene: Scene) -> None:
     waiting = state(
         1, SyncState.WAITING, code="SlowDown", host="h", message="m", hint="i", attempts=3, backoff_ms=400,
         last_attempt_ms=5, next_attempt_ms=6, last_success_ms=4, pending=Pending(1, 2, 3, 4, 5), lag=Lag(6, 7),
@@ -226,7 +226,7 @@ def test_what_was_written_down_is_read_back(scene: Scene) -> None:
     assert json.loads(data)["partitions"][0] == {"topic": "users", "partition": 0, "state": "in-sync"}, "few words"
 
 
-def test_a_process_is_alive_while_it_writes_now_and_then(scene: Scene) -> None:
+def test_a_process_is_alive_while_it_writes_regularly(scene: Scene) -> None:
     scene.writer.write_running([state(0)])
     found = load_report(scene.first, "topics", "dr")
     assert found is not None
@@ -249,7 +249,7 @@ def test_a_process_is_alive_while_it_writes_now_and_then(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"partitions": 3}', b"\xff"])
-def test_what_no_version_wrote_is_as_if_it_were_not_there(data: bytes, scene: Scene) -> None:
+def test_a_status_that_no_version_wrote_is_ignored(data: bytes, scene: Scene) -> None:
     assert report_of(data, "topics") is None
     scene.first.put(status_key("topics", "dr"), data, Create())
     scene.append(0)
@@ -270,7 +270,7 @@ def test_a_state_of_a_newer_version_is_pending() -> None:
     assert found == StatusReport("h", 1, is_running=True, partitions={state(0).place: state(0, SyncState.PENDING)})
 
 
-def test_two_processes_write_over_each_other_and_none_fails(scene: Scene) -> None:
+def test_two_processes_overwrite_each_others_status_without_failing(scene: Scene) -> None:
     other = StatusWriter(scene.first, "topics", "dr", holder="host:8", clock=scene.clock, tally=Tally())
     for writer, holder in ((scene.writer, "host:7"), (other, "host:8"), (scene.writer, "host:7")):
         writer.write_running([])
@@ -279,7 +279,7 @@ def test_two_processes_write_over_each_other_and_none_fails(scene: Scene) -> Non
         assert found.holder == holder
 
 
-def test_what_an_earlier_process_has_said_is_not_lost(scene: Scene) -> None:
+def test_an_earlier_processs_report_is_not_lost(scene: Scene) -> None:
     scene.writer.write_running(
         [state(0, last_success_ms=5), state(1, SyncState.BROKEN, code="Corrupt", last_success_ms=6)]
     )
@@ -299,7 +299,7 @@ def test_what_an_earlier_process_has_said_is_not_lost(scene: Scene) -> None:
     assert [s.last_success_ms for s in found.partitions.values()] == [5, 9]
 
 
-def test_a_replica_that_was_removed_does_not_come_back_by_what_is_said_of_it(scene: Scene) -> None:
+def test_a_status_write_does_not_recreate_a_removed_replica(scene: Scene) -> None:
     scene.writer.write_running([state(0)])
     scene.registry.remove("dr")
     scene.writer.write_running([state(0)])
@@ -308,7 +308,7 @@ def test_a_replica_that_was_removed_does_not_come_back_by_what_is_said_of_it(sce
     assert keys == []
 
 
-def test_what_somebody_has_tidied_up_is_written_again(scene: Scene) -> None:
+def test_a_deleted_status_is_written_again(scene: Scene) -> None:
     scene.writer.write_running([state(0)])
     scene.first.delete(status_key("topics", "dr"))
     assert scene.first.head(registration_key("topics", "dr"))
@@ -316,7 +316,7 @@ def test_what_somebody_has_tidied_up_is_written_again(scene: Scene) -> None:
     assert load_report(scene.first, "topics", "dr") is not None
 
 
-def test_whatever_a_request_comes_to_the_status_is_written_by_the_next_ones(scene: Scene) -> None:
+def test_a_failed_status_write_is_made_up_by_the_next_ones(scene: Scene) -> None:
     def published(faults: list[Fault]) -> FaultyStore:
         scene.first.delete(status_key("topics", "dr"))
         store = FaultyStore(scene.first, faults)
@@ -340,7 +340,7 @@ def test_whatever_a_request_comes_to_the_status_is_written_by_the_next_ones(scen
 # How it is shown
 
 
-def test_the_document_has_what_there_is_and_no_more_than_json(scene: Scene) -> None:
+def test_the_document_contains_plain_json(scene: Scene) -> None:
     scene.append(0, 1)
     scene.replicate()
     scene.append(2)
@@ -356,7 +356,7 @@ def test_the_document_has_what_there_is_and_no_more_than_json(scene: Scene) -> N
     assert found["pending_bytes"] == partition["pending_bytes"] > 0
 
 
-def test_the_page_has_every_field_of_the_document_and_no_other(scene: Scene) -> None:
+def test_the_page_lists_exactly_the_documents_fields(scene: Scene) -> None:
     scene.append(0, 1)
     scene.replicate()
     found = status_document(scene.status(replica=AccessDenied("k", "403")))
@@ -387,7 +387,7 @@ def test_the_lines_name_errors_once_and_the_worst_partitions(scene: Scene) -> No
 
 
 @pytest.mark.parametrize("skew_ms", [0, -86_400_000, 86_400_000])
-def test_waits_are_told_whatever_the_clock_of_the_process_is(skew_ms: int, scene: Scene) -> None:
+def test_waits_are_shown_for_any_clock_of_the_process(skew_ms: int, scene: Scene) -> None:
     scene.append(0)
     now_ms = scene.clock.now_ms() + skew_ms
     clock = ManualClock(now_ms)

@@ -63,7 +63,7 @@ def test_segments_outside_the_offsets_are_not_opened(store: MemoryStore, log: Lo
     assert pin.is_cut
 
 
-def test_a_hole_at_a_segments_end_is_no_reason_to_open_it(store: MemoryStore, log: Log) -> None:
+def test_a_segment_is_not_opened_for_a_hole_at_its_end(store: MemoryStore, log: Log) -> None:
     made_log = MadeLog(store=store, place=Place("topics", "users", 0))
     made_log.append(batch(0, 5), next_offset=100)
     made_log.append(batch(100, 5))

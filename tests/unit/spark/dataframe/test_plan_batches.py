@@ -66,7 +66,7 @@ def plain(schema: pa.Schema) -> pa.Schema:
     return pa.schema([(f.name, pa.timestamp("us", "UTC") if pa.types.is_timestamp(f.type) else f.type) for f in schema])
 
 
-def test_batches_have_the_columns_that_spark_was_promised(store: MemoryStore, log: Log) -> None:
+def test_batches_have_the_declared_columns(store: MemoryStore, log: Log) -> None:
     append(store, b"one", None, b"three")
     (batch,) = _run_task(cast("Any", Here(store)), task(log), record_batches)
     assert plain(batch.schema) == plain(to_arrow_schema(RECORDS, timezone="UTC"))
@@ -102,13 +102,13 @@ def test_an_empty_log_needs_no_schema(store: MemoryStore, log: Log) -> None:
     assert json.loads(_reader(Typing("value", "avro"), log, SchemaArchive(store, "topics"), [0])) == "bytes"
 
 
-def test_a_schema_that_is_not_kept_must_be_given(store: MemoryStore, log: Log) -> None:
+def test_a_schema_that_is_not_archived_must_be_given(store: MemoryStore, log: Log) -> None:
     append(store, b"\0\0\0\0\7\2a")
     with pytest.raises(ConfigError, match=r"reader_schema.*names schema 7, which was not kept"):
         _reader(Typing("value", "avro"), log, SchemaArchive(store, "topics"), [0])
 
 
-def test_tasks_read_each_value_by_its_own_schema(store: MemoryStore, log: Log) -> None:
+def test_tasks_read_each_value_with_its_own_schema(store: MemoryStore, log: Log) -> None:
     keep(store, {1: OLD, 2: NEW})
     append(store, b"\0\0\0\0\1\2a", b"\0\0\0\0\2\2b\2\4", None, b"plain")
     (batch,) = _run_task(cast("Any", Here(store)), task(log), record_batches)

@@ -53,7 +53,7 @@ def test_only_the_wanted_part_of_a_segment_counts(pin: PartitionSnapshot) -> Non
     assert spans(list(cut_segment(pin.cut(2, 100), of_size(pin, 300), 100))) == [(2, 5), (5, 8), (8, 10)]
 
 
-def test_a_task_says_which_version_is_lost_when_an_object_has_gone(pin: PartitionSnapshot) -> None:
+def test_a_task_names_the_lost_version_if_an_object_was_deleted(pin: PartitionSnapshot) -> None:
     piece = SegmentRange(pin.place, pin.entries[0], 0, 10)
     with pytest.raises(SnapshotLost, match=rf"users-0.*{piece.entry.index_name}.*is missing.*repeat the whole job"):
         list(read_pieces(MemoryStore(), (piece,), record_batches))
@@ -85,18 +85,18 @@ def test_a_store_goes_to_tasks_as_its_location() -> None:
         f"keyfold.errors.ObjectNotFound: `topics/%5Fusers/partition=3/{NAME}.avro`: is not there",
     ],
 )
-def test_a_missing_object_of_a_log_is_a_lost_snapshot(text: str) -> None:
+def test_a_missing_object_of_a_log_is_snapshot_lost(text: str) -> None:
     lost = lost_snapshot(RuntimeError(text))
     assert lost is not None
     assert (lost.topic, lost.partition, lost.retriable) == ("_users", 3, True)
 
 
-def test_other_errors_are_none_of_ours() -> None:
+def test_other_errors_are_not_translated() -> None:
     assert lost_snapshot(RuntimeError("[PATH_NOT_FOUND] Path does not exist: s3a://b/other/part-0.parquet")) is None
     assert lost_snapshot(RuntimeError(f"corrupt block in topics/users/partition=3/{NAME}.avro")) is None
 
 
-def test_a_version_that_goes_on_vanishing_is_a_lost_snapshot(pin: PartitionSnapshot) -> None:
+def test_a_version_that_keeps_vanishing_is_snapshot_lost(pin: PartitionSnapshot) -> None:
     calls = []
 
     def make(pins: tuple[PartitionSnapshot, ...]) -> str:
@@ -121,7 +121,7 @@ def test_releases_that_misread_null_keys_are_known() -> None:
     assert [version for version in ("3.5.0", "3.5.8", "4.0.0", "4.0.4", "master") if reads_null_keys(version)] == []
 
 
-def test_arrow_types_that_spark_has_not_become_those_it_has() -> None:
+def test_arrow_types_unknown_to_spark_are_converted() -> None:
     inner = pa.struct([("at", pa.timestamp("ns", "UTC")), ("id", pa.binary(16)), ("of", pa.time32("ms"))])
     expected = pa.struct([("at", pa.timestamp("us", "UTC")), ("id", pa.binary()), ("of", pa.int32())])
     assert spark_arrow(pa.list_(inner)) == pa.list_(expected)

@@ -76,7 +76,7 @@ def offsets(reader: Any, tasks: list[Any]) -> list[int]:
     return [offset for task in tasks for batch in there.read(sent(task)) for offset in batch["offset"].to_pylist()]
 
 
-def test_spark_without_data_sources_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spark_without_data_sources_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark 3.5 has no data sources; those of a newer Spark cannot be imported here."""
     import keyfold.spark.source
 
@@ -91,7 +91,7 @@ def test_spark_without_data_sources_is_told_so(monkeypatch: pytest.MonkeyPatch) 
 
 
 @needs_sources
-def test_arrow_batches_are_what_spark_compares_them_with(log: FolderLog) -> None:
+def test_arrow_batches_have_the_type_that_spark_checks(log: FolderLog) -> None:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     from keyfold.spark.source.columns import schema_for
@@ -114,7 +114,7 @@ def test_a_batch_is_planned_and_read_in_other_processes(log: FolderLog) -> None:
 
 
 @needs_sources
-def test_filters_are_all_given_back_and_spark_may_think_that_there_are_none(log: FolderLog) -> None:
+def test_all_filters_are_returned_to_spark(log: FolderLog) -> None:
     from pyspark.sql.datasource import DataSourceReader
 
     class GreaterThan:
@@ -166,7 +166,7 @@ def limited(log: FolderLog, begin: str = "earliest") -> Driver:
 
 
 @needs_sources
-def test_a_stream_keeps_its_limit_and_goes_on_after_a_restart(log: FolderLog) -> None:
+def test_a_stream_keeps_its_limit_and_continues_after_a_restart(log: FolderLog) -> None:
     from keyfold.spark.source.data_source import HAS_ADMISSION
 
     found = list(limited(log).begin())
@@ -180,7 +180,7 @@ def test_a_stream_keeps_its_limit_and_goes_on_after_a_restart(log: FolderLog) ->
 
 
 @needs_sources
-def test_a_stream_from_the_end_misses_nothing_that_comes_between_two_calls(log: FolderLog) -> None:
+def test_a_stream_from_the_end_misses_nothing_between_two_calls(log: FolderLog) -> None:
     old = len(log.records())
     driver = limited(log, "latest")
     if has_admission():
@@ -194,7 +194,7 @@ def test_a_stream_from_the_end_misses_nothing_that_comes_between_two_calls(log: 
 
 
 @needs_sources
-def test_a_batch_that_is_run_again_is_the_same_and_says_where_the_stream_is(log: FolderLog) -> None:
+def test_a_rerun_batch_is_identical_and_sets_the_streams_position(log: FolderLog) -> None:
     first = limited(log)
     ends = [end for end, _ in first.begin()]
     log.fill(0, segments=2)
@@ -212,7 +212,7 @@ def has_admission() -> bool:
 
 
 @needs_sources
-def test_a_stream_says_what_is_available_now(log: FolderLog) -> None:
+def test_a_stream_reports_what_is_available_now(log: FolderLog) -> None:
     if not has_admission():
         pytest.skip("since Spark 4.2")
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows

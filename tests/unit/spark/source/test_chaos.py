@@ -215,7 +215,7 @@ KEEPS_TOMBSTONES = replace(EAGER, delete_retention_ms=10**9)
 @pytest.mark.parametrize("settings", [EAGER, KEEPS_TOMBSTONES, replace(EAGER, delete_retention_ms=300_000)])
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(4))
-def test_a_stream_never_goes_on_with_a_hole(seed: int, settings: TopicSettings) -> None:
+def test_a_stream_never_continues_with_a_hole(seed: int, settings: TopicSettings) -> None:
     random = Random(seed)
     world = World(random, settings)
     restless = Restless(world.store, random, world.move)
@@ -261,9 +261,7 @@ def test_a_stream_never_goes_on_with_a_hole(seed: int, settings: TopicSettings) 
 )
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(4))
-def test_a_batch_is_a_state_that_existed_or_says_that_it_is_none(
-    seed: int, settings: TopicSettings, *, in_parts: bool
-) -> None:
+def test_a_batch_is_a_state_that_existed_or_fails(seed: int, settings: TopicSettings, *, in_parts: bool) -> None:
     random = Random(seed)
     world = World(random, settings, in_parts)
     restless = Restless(world.store, random, world.move)

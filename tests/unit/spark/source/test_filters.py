@@ -102,7 +102,7 @@ def holds(one: Any, row: dict[str, Any]) -> bool:
 
 
 @given(st.lists(filters(), max_size=5), st.integers(0, 8), st.integers(0, 8), st.integers(-3, 8), st.none() | KEYS)
-def test_no_row_that_spark_lets_through_is_out_of_scope(
+def test_no_row_that_spark_accepts_is_out_of_scope(
     given_filters: list[Any], partition: int, offset: int, time_ms: int, key: bytes | None
 ) -> None:
     row = {"partition": partition, "offset": offset, "timestamp": us(time_ms * 1000), "key": key}
@@ -110,7 +110,7 @@ def test_no_row_that_spark_lets_through_is_out_of_scope(
         assert lets_through(scope_of(given_filters), partition, offset, time_ms, key)
 
 
-def test_each_column_is_narrowed() -> None:
+def test_filters_narrow_each_column() -> None:
     scope = scope_of(
         [
             In(("partition",), (1, 2, 3)),
@@ -146,7 +146,7 @@ def test_each_column_is_narrowed() -> None:
         Not(IsNotNull(("partition",))),
     ],
 )
-def test_what_is_not_understood_narrows_nothing(one: Any) -> None:
+def test_unknown_filters_narrow_nothing(one: Any) -> None:
     assert scope_of([one]) == EVERYTHING
 
 
@@ -160,7 +160,7 @@ def test_what_is_not_understood_narrows_nothing(one: Any) -> None:
         [GreaterThan(("timestamp",), us(1000)), LessThan(("timestamp",), us(1001))],
     ],
 )
-def test_what_cannot_be_is_seen_at_once(given_filters: list[Any]) -> None:
+def test_contradictory_filters_are_recognised(given_filters: list[Any]) -> None:
     assert scope_of(given_filters).is_empty
 
 
@@ -168,7 +168,7 @@ def test_what_cannot_be_is_seen_at_once(given_filters: list[Any]) -> None:
     ("low", "high", "is_wanted"),
     [(None, 49, True), (0, 49, False), (0, 50, True), (90, None, True), (91, None, False), (-1, 3, True)],
 )
-def test_a_segment_may_have_records_without_a_time_beside_its_bounds(
+def test_a_segment_with_time_bounds_may_have_records_without_a_time(
     low: int | None, high: int | None, *, is_wanted: bool
 ) -> None:
     store, _ = memory_log([record(0, "a", "1", 50), record(1, "b", "1", -1), record(2, "c", "1", 90)])
@@ -177,7 +177,7 @@ def test_a_segment_may_have_records_without_a_time_beside_its_bounds(
     assert FilterBounds(min_timestamp=low, max_timestamp=high).selection.can_match(entry) == is_wanted
 
 
-def test_nothing_asked_is_everything() -> None:
+def test_no_filter_selects_everything() -> None:
     scope = scope_of([])
     assert scope.has_partition(2**31 - 1)
     assert (scope.min_offset, scope.max_offset) == (0, OFFSET_MAX)

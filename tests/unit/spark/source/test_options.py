@@ -16,7 +16,7 @@ def read(**more: str) -> SourceOptions:
     return SourceOptions.read({**MUST, **more})
 
 
-def test_names_come_in_lower_case_and_are_understood() -> None:
+def test_option_names_in_lower_case_are_understood() -> None:
     options = read(startingoffsets="earliest", maxoffsetspertrigger="7", includeheaders="false")
     assert options.starting_offsets == OffsetBounds(-2, {})
     assert options.max_offsets_per_trigger == 7
@@ -25,7 +25,7 @@ def test_names_come_in_lower_case_and_are_understood() -> None:
     assert options.location().bucket == "bucket"
 
 
-def test_load_with_a_path_says_the_url() -> None:
+def test_load_with_a_path_gives_the_url() -> None:
     assert SourceOptions.read({"path": "s3://b/t", "topic": "users"}).url == "s3://b/t"
 
 
@@ -48,13 +48,13 @@ def test_load_with_a_path_says_the_url() -> None:
         ({"url": "file:///tmp"}, "`url`: 'file:///tmp' is not of the form s3://"),
     ],
 )
-def test_mistakes_are_named(given: dict[str, str], named: str) -> None:
+def test_invalid_options_are_named(given: dict[str, str], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         SourceOptions.read({**MUST, **given})
 
 
 @pytest.mark.parametrize("missing", ["url", "topic"])
-def test_what_must_be_there_is_named(missing: str) -> None:
+def test_missing_options_are_named(missing: str) -> None:
     with pytest.raises(ConfigError, match=f"missing required key `{missing}`"):
         SourceOptions.read({key: value for key, value in MUST.items() if key != missing})
 
@@ -81,7 +81,7 @@ def test_a_stream_does_not_end(given: dict[str, str]) -> None:
         read(**given).require_stream()
 
 
-def test_ends_that_leave_nothing_are_refused_for_a_batch() -> None:
+def test_a_batch_refuses_an_empty_range() -> None:
     with pytest.raises(ConfigError, match="`startingOffsets`"):
         read(startingoffsets="latest").require_batch()
     with pytest.raises(ConfigError, match="`endingOffsets`"):
@@ -95,7 +95,7 @@ def test_no_error_repeats_a_secret() -> None:
     assert "hunter2" not in repr(read(**{"aws.access.key.id": "a", "aws.secret.access.key": "hunter2"}))
 
 
-def test_the_page_lists_the_options_as_they_are() -> None:
+def test_the_page_lists_the_actual_options() -> None:
     page = (ROOT / "docs" / "reading-spark-stream.md").read_text(encoding="utf-8")
     assert page.partition("<!-- printed from the table of options -->\n\n")[2].strip() == (
         markdown_table(SourceOptions).strip()

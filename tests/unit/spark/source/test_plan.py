@@ -63,7 +63,9 @@ def offsets_between(records: Sequence[Record], start: int, end: int) -> list[int
 
 
 @given(st.integers(0, 50), st.integers(0, 400), st.integers(1, 80), st.integers(1, 3000))
-def test_a_share_is_kept_and_a_batch_always_goes_on(seed: int, position: int, limit: int, size_bytes: int) -> None:
+def test_a_partitions_share_is_respected_and_a_batch_always_advances(
+    seed: int, position: int, limit: int, size_bytes: int
+) -> None:
     store, manifest, records = sparse_log(seed % 5)
     end = manifest.next_offset
     position = min(position, end - 1)
@@ -99,7 +101,7 @@ def test_whole_segments_need_no_table() -> None:
     assert tables.asked == []
 
 
-def test_bytes_are_kept_but_for_one_block() -> None:
+def test_a_byte_limit_is_respected_up_to_one_block() -> None:
     store, _ = memory_log([record(i, f"k{i}", "v" * 90) for i in range(200)])
     manifest = load(store)
     table = read_index(store, PLACE, manifest.segments[0]).blocks
@@ -109,12 +111,12 @@ def test_bytes_are_kept_but_for_one_block() -> None:
     assert reach(manifest, 0, 200, Amount(None, 1), Tables(store)) == table.first_offset[1]
 
 
-def test_a_limit_is_shared_by_what_there_is() -> None:
+def test_a_limit_is_shared_in_proportion_to_the_backlog() -> None:
     found = shares(Amount(100, None), {0: (900, 1), 1: (100, 1), 2: (1, 1)})
     assert found == {0: Amount(89), 1: Amount(9), 2: Amount(1)}
 
 
-def test_a_backlog_is_what_the_manifest_counts() -> None:
+def test_a_backlog_is_counted_from_the_manifest() -> None:
     _, manifest, records = sparse_log()
     assert backlog(manifest, 0, manifest.next_offset) == (len(records), manifest.size_bytes)
     assert backlog(manifest, manifest.next_offset, manifest.next_offset) == (0, 0)
@@ -144,7 +146,7 @@ def in_slice(records: Sequence[Record], one: SpanSlice) -> list[int]:
     ]
 
 
-def test_tasks_are_about_as_large_as_asked() -> None:
+def test_tasks_have_about_the_requested_size() -> None:
     store, _ = memory_log(*[[record(400 * s + i, f"k{i}", "v" * 100) for i in range(400)] for s in range(3)])
     manifest = load(store)
     span = span_of(manifest, 0, manifest.next_offset, anchor_of(manifest))
@@ -165,7 +167,7 @@ def test_small_segments_share_a_task_and_their_tables_are_not_read() -> None:
     assert tables.asked == []
 
 
-def test_a_block_table_comes_off_the_end_of_the_index() -> None:
+def test_a_block_table_is_read_from_the_end_of_the_index() -> None:
     store, manifest, _ = sparse_log()
     for entry in manifest.segments:
         whole = read_index(store, PLACE, entry).blocks
@@ -180,7 +182,7 @@ def test_a_block_table_comes_off_the_end_of_the_index() -> None:
 
 
 @pytest.mark.parametrize("at", [-1, -5, -200, -400])
-def test_a_damaged_end_is_said_to_be_damaged(at: int) -> None:
+def test_a_damaged_index_end_is_reported(at: int) -> None:
     store, manifest, _ = sparse_log.__wrapped__()
     entry = manifest.segments[0]
     key = PLACE.key(entry.index_name)

@@ -105,7 +105,7 @@ def test_filters_reach_segments_and_blocks() -> None:
     ]
 
 
-def test_a_timestamp_that_spark_cannot_have_is_its_nearest() -> None:
+def test_a_timestamp_outside_sparks_range_becomes_the_nearest() -> None:
     store, _ = memory_log([record(0, "a", "1", 2**62), record(1, "b", "1", -(2**62)), record(2, "c", "1", -1)])
     (batch,) = batches(store, plan(store)[0])
     found = batch.column("timestamp").cast(pa.int64()).to_pylist()
@@ -156,7 +156,7 @@ def no_tables(_partition: int, _entry: SegmentEntry) -> BlockTable:
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("at", range(2, 12))
-def test_a_snapshot_goes_on_where_compaction_stayed_inside_it(at: int) -> None:
+def test_a_snapshot_survives_compaction_within_its_range(at: int) -> None:
     """Collected meanwhile, but nothing was removed for a record behind the snapshot's end."""
     store, _ = memory_log(*[[record(3 * s + i, f"k{i}", f"v{s}") for i in range(3)] for s in range(4)])
     appended = read_all(store)
@@ -171,7 +171,7 @@ def test_a_snapshot_goes_on_where_compaction_stayed_inside_it(at: int) -> None:
     assert [one.offset for one in found] == sorted({one.offset for one in found})
 
 
-def test_a_snapshot_that_lost_a_record_to_one_behind_its_end_says_so() -> None:
+def test_a_snapshot_that_lost_a_record_to_a_later_one_fails() -> None:
     store, sink = memory_log([record(0, "a", "1"), record(1, "b", "1")], [record(2, "c", "1")])
     tasks = plan(store)
 
@@ -185,7 +185,7 @@ def test_a_snapshot_that_lost_a_record_to_one_behind_its_end_says_so() -> None:
         read(Scene(store, 1, move_on), tasks)  # type: ignore[arg-type]
 
 
-def test_a_stream_goes_on_where_a_snapshot_may_not() -> None:
+def test_a_stream_continues_where_a_snapshot_fails() -> None:
     store, sink = memory_log([record(0, "a", "1"), record(1, "b", "1")], [record(2, "c", "1")])
     tasks = stream_tasks(load(store), 3)
 
@@ -198,7 +198,7 @@ def test_a_stream_goes_on_where_a_snapshot_may_not() -> None:
     assert [one.offset for _, one in found] == [1, 2]  # a@0 has given way to a@3, which a later batch brings
 
 
-def test_a_task_whose_tombstone_was_purged_says_so_or_goes_on_when_told() -> None:
+def test_a_task_whose_tombstone_was_purged_fails_unless_configured_to_continue() -> None:
     store, sink = memory_log([record(0, "a", "1")], [record(1, "a", None), record(2, "b", "1")])
     tasks = stream_tasks(load(store), 3)
 
@@ -254,7 +254,7 @@ def with_min_garbage(store: ObjectStore) -> None:
 
 
 @pytest.mark.parametrize("compact", [by_parts, with_min_garbage])
-def test_a_snapshot_that_lost_a_record_below_the_first_dirty_offset_of_a_part_says_so(
+def test_a_snapshot_that_lost_a_record_below_a_parts_first_dirty_offset_fails(
     compact: Callable[[ObjectStore], None],
 ) -> None:
     """What has gone for a record behind the snapshot's end is not told by `first_dirty_offset` alone."""

@@ -62,7 +62,7 @@ def expire(store: ObjectStore, count: int) -> None:
 # The document
 
 
-def test_a_document_comes_back_as_it_was_and_is_always_the_same_text() -> None:
+def test_an_offset_document_round_trips_with_stable_text() -> None:
     anchor = Anchor("log", 7, 3)
     where = StreamOffset("users", {10: PartitionPosition(5, 1, anchor), 2: PartitionPosition(9, 9, anchor)})
     assert again(where) == where
@@ -78,7 +78,7 @@ def test_a_document_comes_back_as_it_was_and_is_always_the_same_text() -> None:
         ({"partitions": [1]}, "cannot be read"),
     ],
 )
-def test_a_checkpoint_of_something_else_is_refused(change: Mapping[str, object], said: str) -> None:
+def test_a_foreign_checkpoint_is_refused(change: Mapping[str, object], said: str) -> None:
     document = {"format": 1, "topic": "users", "partitions": {}, **change}
     with pytest.raises(ConfigError, match=said):
         StreamOffset.read(document, "users")
@@ -87,7 +87,7 @@ def test_a_checkpoint_of_something_else_is_refused(change: Mapping[str, object],
 # Going on
 
 
-def test_a_stream_goes_on_as_segments_come_and_stands_still_between() -> None:
+def test_a_stream_advances_with_new_segments_and_is_idle_between() -> None:
     store, sink = memory_log(some(0, 10))
     one = stream(store)
     start = one.initial()
@@ -102,7 +102,7 @@ def test_a_stream_goes_on_as_segments_come_and_stands_still_between() -> None:
     assert ranges(one.plan(end, after)) == [(0, 10, 15)]
 
 
-def test_a_stream_begins_where_it_is_told() -> None:
+def test_a_stream_starts_at_the_requested_position() -> None:
     store, _ = memory_log([record(i, "k", "v", timestamp=1000 * i) for i in range(10)])
     assert offsets(stream(store).initial()) == {0: 0}
     assert offsets(stream(store, startingoffsets="latest").initial()) == {0: 10}
@@ -118,7 +118,7 @@ def test_a_stream_begins_where_it_is_told() -> None:
         stream(store, startingoffsets='{"0": 1, "3": 1}').initial()
 
 
-def test_new_partitions_appear_and_are_read_from_their_beginning() -> None:
+def test_new_partitions_are_read_from_their_start() -> None:
     store, _ = memory_log(some(0, 10))
     one = stream(store, startingoffsets="latest")
     start = one.initial()
@@ -130,7 +130,7 @@ def test_new_partitions_appear_and_are_read_from_their_beginning() -> None:
 
 
 @pytest.mark.parametrize("name", ["stray", "_first_copy.json"])
-def test_a_folder_that_has_no_log_yet_does_not_end_a_stream_that_runs(name: str) -> None:
+def test_a_folder_without_a_log_does_not_end_a_running_stream(name: str) -> None:
     store, sink = memory_log(some(0, 10))
     start = stream(store).initial()
     store.put(f"topics/users/partition=4/{name}", b"x", Create())
@@ -142,7 +142,7 @@ def test_a_folder_that_has_no_log_yet_does_not_end_a_stream_that_runs(name: str)
         stream(store, partitions="0,4").latest(again(start))
 
 
-def test_chosen_partitions_are_all_that_is_looked_at() -> None:
+def test_only_the_chosen_partitions_are_read() -> None:
     store, _ = memory_log(some(0, 10))
     for number in (1, 2):
         Sink.open(store, Place("topics", "users", number), seed=number).append(some(0, number))
@@ -152,7 +152,7 @@ def test_chosen_partitions_are_all_that_is_looked_at() -> None:
     assert counted.calls["list_folders"] == 0
 
 
-def test_limits_are_kept_until_all_is_read_and_an_unlimited_call_ignores_them() -> None:
+def test_limits_apply_until_the_backlog_is_read_and_not_to_unlimited_calls() -> None:
     store, _ = memory_log(some(0, 50), some(50, 50))
     one = stream(store, maxoffsetspertrigger="30")
     where = one.initial()
@@ -164,7 +164,7 @@ def test_limits_are_kept_until_all_is_read_and_an_unlimited_call_ignores_them() 
     assert offsets(one.latest(one.initial())) == {0: 100}
 
 
-def test_a_stream_looks_at_the_manifests_once_in_its_interval() -> None:
+def test_a_stream_reads_the_manifests_once_per_interval() -> None:
     clock = ManualClock()
     store, sink = memory_log(some(0, 10), clock=clock)
     counted = CountedStore(store)
@@ -180,7 +180,7 @@ def test_a_stream_looks_at_the_manifests_once_in_its_interval() -> None:
     assert offsets(one.latest(where)) == {0: 15}
 
 
-def test_planning_again_for_a_version_that_is_gone_forgets_no_partition() -> None:
+def test_planning_again_for_a_deleted_version_forgets_no_partition() -> None:
     """The block table of a segment that is to be cut has been collected since its manifest was read."""
     clock = ManualClock()
     store, sink = memory_log([record(i, f"k{i % 5}", "v" * 50) for i in range(40)], clock=clock)
@@ -196,7 +196,7 @@ def test_planning_again_for_a_version_that_is_gone_forgets_no_partition() -> Non
     assert offsets(one.latest(only_first)) == {0: 42, 1: 3}
 
 
-def test_what_is_available_now_ends_where_it_was_when_it_began() -> None:
+def test_available_now_ends_at_the_end_when_it_started() -> None:
     store, sink = memory_log(some(0, 10))
     one = stream(store, maxoffsetspertrigger="4")
     where = one.initial()
@@ -216,7 +216,7 @@ def test_what_is_available_now_ends_where_it_was_when_it_began() -> None:
 # Starting again
 
 
-def test_a_first_batch_that_is_run_again_begins_where_it_did() -> None:
+def test_a_rerun_first_batch_starts_at_the_same_position() -> None:
     """Spark keeps the end of a batch, not where a stream began: `latest` is a later offset after the crash."""
     store, sink = memory_log(some(0, 10))
     one = stream(store, startingoffsets="latest")
@@ -231,7 +231,7 @@ def test_a_first_batch_that_is_run_again_begins_where_it_did() -> None:
     assert ranges(restarted.plan(end, restarted.latest(end))) == [(0, 15, 20)]
 
 
-def test_a_batch_that_is_run_again_has_the_same_offsets_after_a_compaction() -> None:
+def test_a_rerun_batch_has_the_same_offsets_after_a_compaction() -> None:
     store, sink = memory_log(some(0, 10), some(10, 10, "other"))
     one = stream(store)
     start = one.initial()
@@ -246,7 +246,7 @@ def test_a_batch_that_is_run_again_has_the_same_offsets_after_a_compaction() -> 
     assert ranges(restarted.plan(again(end), rest)) == [(0, 15, 30)]
 
 
-def test_a_stream_that_was_overtaken_by_the_log_start_says_so() -> None:
+def test_a_stream_overtaken_by_the_log_start_fails() -> None:
     store, _ = memory_log(some(0, 10), some(10, 10))
     one = stream(store)
     end = one.latest(one.initial(), Amount(3))
@@ -262,7 +262,7 @@ def test_a_stream_that_was_overtaken_by_the_log_start_says_so() -> None:
     assert ranges(careless.plan(again(end), again(further))) == [(0, 10, 20)]
 
 
-def test_a_stream_whose_tombstones_were_purged_ahead_of_it_says_so() -> None:
+def test_a_stream_whose_tombstones_were_purged_ahead_of_it_fails() -> None:
     store, sink = memory_log([record(0, "a", "1"), record(1, "b", "1")], [record(2, "a", None), record(3, "c", "1")])
     one = stream(store)
     end = one.latest(one.initial(), Amount(1))
@@ -283,7 +283,7 @@ def test_a_stream_whose_tombstones_were_purged_ahead_of_it_says_so() -> None:
     assert stream(store).latest(again(further)) == further
 
 
-def test_a_log_that_was_made_anew_is_noticed() -> None:
+def test_a_recreated_log_is_detected() -> None:
     store, _ = memory_log(some(0, 10))
     end = stream(store).latest(stream(store).initial())
     fresh = MemoryStore("fresh")
@@ -298,7 +298,7 @@ def test_a_log_that_was_made_anew_is_noticed() -> None:
     assert ranges(careless.plan(again(end), further)) == [(0, 0, 30)]
 
 
-def test_a_log_that_ends_before_the_batch_does_is_noticed() -> None:
+def test_a_log_ending_before_the_batch_is_detected() -> None:
     store, _ = memory_log(some(0, 10))
     one = stream(store)
     start = one.initial()
@@ -307,7 +307,7 @@ def test_a_log_that_ends_before_the_batch_does_is_noticed() -> None:
         one.plan(start, end)
 
 
-def test_a_partition_that_is_gone_is_noticed() -> None:
+def test_a_deleted_partition_is_detected() -> None:
     store, _ = memory_log(some(0, 10))
     Sink.open(store, Place("topics", "users", 1), seed=1).append(some(0, 3))
     end = stream(store).latest(stream(store).initial())
@@ -318,7 +318,7 @@ def test_a_partition_that_is_gone_is_noticed() -> None:
     assert stream(store, failondataloss="false").latest(again(end)) == end
 
 
-def test_offsets_are_in_the_offset_documents_of_progress_reports() -> None:
+def test_progress_reports_contain_the_offset_documents() -> None:
     store, _ = memory_log(some(0, 10))
     one = stream(store)
     assert one.report(None) is None
