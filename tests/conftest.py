@@ -7,7 +7,7 @@ names, because a server outlives the test that uses it.
     topic       a function that makes a topic with a fresh name
     local_s3    moto behind one lock in a process of its own; faults are cleared after each test
     bucket      a fresh bucket on it
-    location    the same, for who opens stores by himself
+    location    the same, for tests that open stores themselves
     versitygw   an S3 server with real conditions (marks: `real`)
     spark       a local Spark session that the compactor finds and uses too (marks: `spark`)
 """
@@ -51,7 +51,7 @@ SLOW_FOLDERS = frozenset({"integration", "model", "property"})
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What is slow begins first: a file of minutes that begins last would leave the other workers idle."""
+    """Start slow files first: a file of minutes that starts last would leave the other workers idle."""
     items.sort(key=lambda item: SLOW_FOLDERS.isdisjoint(item.path.parts))
 
 

@@ -1,4 +1,4 @@
-"""Child processes that do not outlive us, and ports that nobody has."""
+"""Child processes that do not outlive this one, and free ports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def death_with_parent() -> list[str]:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on now. The kernel does not hand it out again at once."""
+    """A free port of 127.0.0.1. The kernel does not hand it out again immediately."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -73,7 +73,7 @@ class Commands:
         return finished
 
     def start(self, command: Sequence[str], *, stdin: str = "") -> Running:
-        """Start and go on; `wait` or `end` it."""
+        """Start the command without waiting; `wait` or `end` it."""
         self._count += 1
         base = self._folder / f"command-{self._count}"
         base.with_suffix(".in").write_text(stdin)

@@ -72,7 +72,7 @@ class DemoEnvironment:
         }
 
     def address(self) -> dict[str, Any]:
-        """Where everything is, for whoever wants to look around while it stands."""
+        """Describe where everything is, for exploring the running environment."""
         return {
             "pid": os.getpid(),
             "bootstrap_servers": self.broker.bootstrap_servers,
@@ -123,7 +123,7 @@ class DemoEnvironment:
         self._exits.callback(restore)
 
     def _clear(self) -> None:
-        """Whoever asks for an end now gets it as fast as it can be had cleanly."""
+        """Close everything, and ignore further signals meanwhile."""
         for number in _SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         try:

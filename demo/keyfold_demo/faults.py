@@ -51,7 +51,7 @@ class Fault:
     def __post_init__(self) -> None:
         re.compile(self.match)
         if self.status not in {DROP, PASS, *CODES}:
-            raise ValueError(f"status {self.status} is none of {sorted(CODES)}, DROP or PASS")
+            raise ValueError(f"status {self.status} is not one of {sorted(CODES)}, DROP or PASS")
         if self.applied and self.late_ms:
             raise ValueError("a request lands now or late, not both")
 

@@ -1,4 +1,4 @@
-"""How the story is told: steps with their seconds, tables, command lines and what they print.
+"""The demo's output: steps with their seconds, tables, command lines and what they print.
 
 On a terminal a line moves while something runs; elsewhere each step is one plain line when it is done. With `--json`
 all of this goes to stderr, and stdout is for the summary alone.
@@ -23,7 +23,7 @@ _PLAIN_WIDTH: Final = 140
 
 
 class Step:
-    """One step while it runs; `note` moves the line, `result` is what is said at its end."""
+    """One step while it runs; `note` updates its line, `result` is shown at its end."""
 
     def __init__(self, narrator: Narrator, title: str) -> None:
         self._narrator = narrator

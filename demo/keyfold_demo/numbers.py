@@ -65,7 +65,7 @@ class Summary:
 
     @property
     def holds(self) -> bool:
-        """Whether everything that was looked at is as it must be."""
+        """Whether every check has passed."""
         return bool(self.checks) and all(self.checks.values())
 
     def check(self, sentence: str, *, holds: bool) -> bool:
@@ -96,5 +96,5 @@ def last_of_each_key(logs: Logs) -> Logs:
 
 
 def without_tombstones(logs: Logs) -> Logs:
-    """What is left when the deleted are gone."""
+    """Return the logs without tombstones."""
     return {partition: [record for record in records if not record.is_tombstone] for partition, records in logs.items()}

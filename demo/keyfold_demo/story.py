@@ -6,7 +6,7 @@
               a third run has nothing to do and starts no Spark
     read      `keyfold log cat`, `keyfold log verify`, and stock Spark on the list of `keyfold log files`
 
-After each act the log is read back, and git's tree is built from its latest state. What must be true is noted in the
+After each act the log is read back, and git's tree is built from its latest state. What must be true is recorded in the
 summary; nothing is taken from what the services say about themselves.
 """
 
@@ -38,7 +38,7 @@ _SHOWN_RECORDS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """What is told: a changelog, and what its facts are."""
+    """The demo's subject: a changelog and its facts."""
 
     facts: Facts
     repository: str

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known about a changelog; `latest_count` counts the keys whose last record is no tombstone."""
+    """Facts about a changelog; `latest_count` counts the keys whose last record is no tombstone."""
 
     file_name: str
     record_count: int

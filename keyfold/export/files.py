@@ -85,7 +85,7 @@ class PartitionFiles:
             self._file = None
 
     def finish(self) -> list[WrittenFile]:
-        """Write what is left; the files, in order."""
+        """Write the remaining rows, and return the files in order."""
         self._write_group()
         self._end_file()
         return self._written

@@ -1,4 +1,4 @@
-"""What is asked of an export."""
+"""The options of an export."""
 
 from __future__ import annotations
 

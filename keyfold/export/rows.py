@@ -1,4 +1,4 @@
-"""Records of a batch as exported rows: typed keys and values, and values that do not fit.
+"""Records of a batch as exported rows: decoded keys and values, and values that do not fit.
 
     partition        int32                    key, value               the type that their format has
     offset           int64                    key_error, value_error   string; only with `--on-error null`

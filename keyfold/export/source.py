@@ -1,4 +1,4 @@
-"""One partition at one moment: a manifest that is read once and kept to.
+"""One partition at one moment: a manifest that is read once and used throughout.
 
 An ordered read of a log may go on in a newer version when objects have been collected. An export must not: its files
 are of one version. So a missing object raises `ExportedVersionGone`, and the partition is exported again from a new

@@ -71,7 +71,7 @@ class BucketTarget:
             raise partly(self.url, error) from error
 
     def _names(self) -> list[str]:
-        """What is there; an object that has the prefix itself for its key is what consoles make for a folder."""
+        """List the objects; consoles represent a folder by an object whose key is the prefix itself."""
         keys = (info.key for info in self._store.list(self._prefix))
         return [key.removeprefix(self._prefix) for key in keys if key != self._prefix]
 

@@ -19,7 +19,7 @@ from keyfold.log.arrow_headers import Spans, cut
 from keyfold.log.arrow_numbers import Ints, Misplaced, Octets, read_numbers, refuse
 
 _DECIMAL_DIGITS: Final = 38
-_DECIMAL_BYTES: Final = 15  # any number of so many has less than 38 digits
+_DECIMAL_BYTES: Final = 15  # any number of this size has less than 38 digits
 _FIXED_BYTES: Final = 64
 _UUID: Final = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
 _EARLY: Final = "its bytes end too early"

@@ -64,7 +64,7 @@ class Primitive:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """So many bytes."""
+    """A number of bytes."""
 
     name: str
     size: int

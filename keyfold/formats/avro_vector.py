@@ -35,7 +35,7 @@ from keyfold.log.arrow_numbers import PADDING, Ints, Misplaced, refuse
 __all__ = ["Misplaced", "Unsuited", "padded", "read_arrow"]
 
 _FEW_ITEMS: Final = 65_536
-# Beyond so many rounds with less than so many values left, reading them one by one is quicker.
+# After this many rounds, with fewer values than this left, reading them one by one is quicker.
 _ROUNDS: Final = 16
 _FEW_VALUES: Final = 128
 

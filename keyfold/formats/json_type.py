@@ -1,4 +1,4 @@
-"""The type of JSON values that nobody has a schema for: what all of them, looked at one after another, have in common.
+"""The type of JSON values without a schema: the type that all values of a survey have in common.
 
     all of one kind                                     that kind: boolean, long, double, string
     whole numbers and others                            double
@@ -133,7 +133,7 @@ _SIMPLE: Final = {str: "string", bool: "boolean"}
 
 
 def common(one: Type, other: Type) -> Type:
-    """The type that values of both have, every part of it nullable; JSON as text where there is none."""
+    """The type that values of both have, every part of it nullable; JSON as text if there is none."""
     one, other = _bare(one), _bare(other)
     return Union((_NULL, _common(one, other)))
 

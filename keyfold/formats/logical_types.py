@@ -108,7 +108,7 @@ def _raw(logical: Logical) -> Convert | None:
 
 
 def uuid_text(data: str | bytes) -> str:
-    """A UUID as text in its canonical form. Raises `ValueError` where it is none."""
+    """A UUID as text in its canonical form. Raises `ValueError` if it is malformed."""
     return str(UUID(data) if isinstance(data, str) else UUID(bytes=data))
 
 

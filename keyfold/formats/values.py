@@ -173,7 +173,7 @@ class WriterReaders:
         self._reads: dict[SchemaKey, Read] = {}
 
     def action(self, key: SchemaKey) -> Action:
-        """The resolution of a writer schema. Raises `FormatMismatch` where none is kept or it is no Avro."""
+        """The resolution of a writer schema. Raises `FormatMismatch` if it is not archived or not Avro."""
         found = self._actions.get(key)
         if found is None:
             writer = self.writer(key)

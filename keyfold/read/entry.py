@@ -37,7 +37,7 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class SegmentRead:
-    """What is wanted of every segment: offsets `[start, end)`, columns, a selection, and how much at a time."""
+    """What to read of every segment: offsets `[start, end)`, columns, a selection, and the batch size."""
 
     start: int
     end: int
@@ -63,7 +63,7 @@ class SegmentRead:
 
 @dataclass(frozen=True, slots=True)
 class ReadBatch:
-    """A batch, never empty, and the position behind all that was looked at for it."""
+    """A batch, never empty, and the position after everything that was read for it."""
 
     batch: pa.RecordBatch
     position: int

@@ -1,4 +1,4 @@
-"""Arrow batches as records, for those who want one after the other."""
+"""Arrow batches as single records."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class RestoreBusy(KeyfoldError):
 
 
 class RestoreStopped(KeyfoldError):
-    """The run was asked to stop; what has landed stays, and another run goes on from there."""
+    """The run was asked to stop. Landed records stay, and another run continues after them."""
 
 
 class RecordRefused(KeyfoldError):

@@ -142,7 +142,7 @@ class Journal:
         return f"{self.store.url}/{self.folder}"
 
     def load_plan(self, partitions: Iterable[int] = ()) -> RestorePlan | None:
-        """The plan, or None where this restore was never begun. Raises `RestoreRefused` where it cannot be read.
+        """The plan, or None if this restore never started. Raises `RestoreRefused` if it is unreadable.
 
         Of `partitions` that the log did not have when it was begun those are in it that a later run took in.
         """

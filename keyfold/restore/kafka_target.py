@@ -57,7 +57,7 @@ _BROKER_KEYS: Final = {
 
 
 def describe_target(cluster: KafkaCluster, name: str) -> TargetTopic | None:
-    """The topic as it is, or None where there is none."""
+    """The topic, or None if it does not exist."""
     try:
         facts = cluster.topic(name)
     except KafkaTopicMissing:

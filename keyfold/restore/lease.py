@@ -93,7 +93,7 @@ class Lease:
         return bool(quiet_ms >= 1000 * max(data.lease_s, self.lease_s))
 
     def _watch(self, found: Blob, data: _StoredLease) -> None:
-        """Return when nobody has renewed it for its length."""
+        """Return once nobody has renewed the lease for its whole length."""
         until_s = self._clock.monotonic_s() + data.lease_s
         while self._clock.monotonic_s() < until_s:
             self._clock.sleep(min(_LOOK_S, data.lease_s / 10))

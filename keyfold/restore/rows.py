@@ -18,7 +18,7 @@ from keyfold.log.record import Header
 COLUMNS: Final = ("offset", "timestamp", "key", "value", "headers")
 
 Row = tuple[int, int, bytes | None, bytes | None, list[Header] | None]
-"""Offset, timestamp (ms), key, value, headers (None where there are none)."""
+"""Offset, timestamp (ms), key, value, headers (None if there are none)."""
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:

@@ -208,7 +208,7 @@ class Restore:
         limits: TargetLimits,
         number: int,
     ) -> tuple[RestoreSurvey | None, int, RestoreResult | None]:
-        """What is left of a partition, how much has landed, and the result where nothing is left."""
+        """What remains of a partition, how much has landed, and the result if nothing remains."""
         source = self._source(plan, number)
         position, landed = plan.partitions[number].start, 0
         if target is not None:
@@ -256,7 +256,7 @@ class Restore:
         return PartitionPlan(anchor_of(manifest), manifest.log_start_offset, manifest.next_offset, end)
 
     def _resolved(self, number: int, manifest: Manifest) -> tuple[Manifest, int | None]:
-        """The version that was looked at, and the end that was asked for, where it is before the log's."""
+        """The surveyed version, and the requested end if it is before the log's."""
         selection, place = self._request.selection, self._log.place(number)
         if selection.to_timestamp is None and selection.max_records is None:
             return manifest, selection.to_offset(number)
@@ -270,7 +270,7 @@ class Restore:
                 manifest = newer(place, lambda: self._log.manifest(number), error)
 
     def _end_of_first(self, number: int, manifest: Manifest, count: int) -> int | None:
-        """The end, exclusive, of the first `count` wanted records; None where there are not so many."""
+        """The end, exclusive, of the first `count` wanted records; None if there are fewer."""
         start = manifest.log_start_offset
         plan = PartitionPlan(anchor_of(manifest), start, manifest.next_offset)
         if count == 0:
@@ -361,7 +361,7 @@ class Restore:
             raise RestoreRefused(wrong[0].what, hint=f"{wrong[0].to_do}; nothing was written")
 
     def _with_topic(self, outlook: RestorePreview) -> RestorePreview:
-        """The same, with the topic made where there was none, and looked at again where it is not what was expected."""
+        """Create the topic if it is missing, and survey it again if it is not as expected."""
         if outlook.topic.exists:
             return outlook
         settings = rules.new_topic_settings([one.manifest for one in outlook.surveys], self._request.topic_config)

@@ -21,7 +21,7 @@ class RestoreSelection:
     """What was asked for.
 
     `to_offsets`: partition (or `EVERY`) -> end, exclusive. `to_timestamp`: up to the first record, in offset order,
-    that is not before it (ms), exclusive. `max_records`: the first so many of each partition. `latest`: the last record
+    that is not before it (ms), exclusive. `max_records`: the first N of each partition. `latest`: the last record
     of each key, deleted keys left out. `skip_keyless`: leave out records without a key.
     """
 

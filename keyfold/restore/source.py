@@ -96,7 +96,7 @@ class RestoreSource:
 
     @property
     def anchor(self) -> Anchor:
-        """What is known of the log by whoever reads on from here."""
+        """What a reader that continues here knows of the log."""
         return self._anchor
 
     def go_on_from(self, anchor: Anchor | None) -> None:
@@ -130,7 +130,7 @@ class RestoreSource:
         return end_offset(self.manifest, self._plan.to_offset)
 
     def renew(self, missing: ObjectNotFound | None, position: int) -> None:
-        """Go on in the newest version. Raises `Corrupt` where it still lists what is `missing`."""
+        """Continue in the newest version. Raises `Corrupt` if it still lists what is `missing`."""
         known = self.manifest.version
         self.manifest = self._load() if missing is None else newer(self.place, self._load, missing)
         if self.manifest.version != known:

@@ -43,7 +43,7 @@ class _Topic(Protocol):
 
 
 def segment_key(place: Place, manifest: Manifest, offset: int) -> str:
-    """The segment in whose range an offset is; the manifest where there is none."""
+    """The segment whose range holds an offset; the manifest if none does."""
     at = bisect_right(manifest.segments, offset, key=lambda s: s.base_offset) - 1
     return place.key(manifest.segments[at].name) if at >= 0 else place.manifest_key
 

@@ -61,7 +61,7 @@ class Suspects:
         self.count += len(offsets)
 
     def first(self, most: int) -> list[Suspect]:
-        """Those that were kept, by offset, at most so many."""
+        """The remembered rows by offset, up to a maximum."""
         return sorted(self.some, key=lambda s: s.offset)[:most]
 
 

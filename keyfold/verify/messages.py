@@ -1,4 +1,4 @@
-"""What is said about blocks and records of a segment that are not what its index says."""
+"""Messages about blocks and records of a segment that contradict its index."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ The newest version that can be read is the base of it. What was committed after 
     a later pass took appends after it    the version is not the log any more: the segments must tell (`repair`), and
                                           only what they cannot know is taken from the version
 
-Log id and epochs begin anew in any case, above every epoch in any name, so that no writer of a lost version can commit.
+Log id and epochs start again in any case, above every epoch in any name: no writer of a lost version can commit.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def cleaned_since(manifest: Manifest, names: Iterator[str]) -> list[ObjectName]:
 
 
 def renewed(manifest: Manifest, tail: tuple[SegmentEntry, ...], *, log_id: str, epoch: int) -> Manifest:
-    """The version, with what was appended since, as a log of its own: no writer of before may go on with it."""
+    """The version and later appends as a new log: no earlier writer may continue with it."""
     segments = manifest.segments
     if tail and segments:
         segments = (*segments[:-1], replace(segments[-1], next_offset=tail[0].base_offset))

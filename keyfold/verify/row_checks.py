@@ -154,7 +154,7 @@ class _Proof:
         return bool(np.array_equal(after + read[1], self._ends))
 
     def _varints(self, at: Ints) -> tuple[Ints, Ints] | None:
-        """The numbers at these places and how many bytes each has; None where one is none, or has more than eight."""
+        """The numbers at these positions and their lengths in bytes; None if one is invalid or longer than eight."""
         word = self._words[at]
         value = word & np.uint64(0x7F)
         more = word & np.uint64(0x80) != 0

@@ -30,12 +30,12 @@ TEMPLATE: Final = Place("template", TOPIC, 0)
 
 
 def places(count: int) -> list[Place]:
-    """The first so many partitions."""
+    """The first `count` partitions."""
     return [Place("topics", TOPIC, partition) for partition in range(count)]
 
 
 def make(root: Path, count: int, *, records: int, segments: int, garbage: float) -> Manifest:
-    """So many partitions below `root`, alike but for their numbers; the manifest of one."""
+    """Create equal partitions below `root`; return the manifest of one."""
     store = FolderStore(str(root))
     log = CostLog(store, -(-records // segments), place=TEMPLATE)
     log.append(even(records, garbage))
@@ -62,7 +62,7 @@ def load(store: FolderStore, place: Place) -> Manifest:
 
 @dataclass(frozen=True, slots=True)
 class TalliedFolder:
-    """A folder whose requests are counted in files below `tally`, whoever makes them. For Spark's tasks too."""
+    """A folder that counts requests of all processes in files below `tally`. For Spark's tasks too."""
 
     root: str
     tally: str

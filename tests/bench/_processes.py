@@ -99,7 +99,7 @@ def _role(pid: int) -> str:
 
 @dataclass(slots=True)
 class Peaks:
-    """Highest resident memory of each process from here on, looked at ten times a second."""
+    """Highest resident memory of each process from here on, sampled ten times a second."""
 
     by_process: dict[tuple[str, int], int] = field(default_factory=dict)
     _over: threading.Event = field(default_factory=threading.Event)
@@ -138,7 +138,7 @@ class Peaks:
 
 
 def memory_folder(needed_bytes: int) -> str | None:
-    """A folder in memory that has room for so much; None where there is none."""
+    """A folder in memory with enough space; None if there is none."""
     shared = Path("/dev/shm")  # noqa: S108 - only looked at, or as a parent of folders with random names
     has_room = shared.is_dir() and os.access(shared, os.W_OK) and shutil.disk_usage(shared).free > needed_bytes
     return str(shared) if has_room else None

@@ -124,7 +124,7 @@ class Ground:
         partitions: int = 1,
         written: Callable[[bytes], bytes] = lambda value: value,
     ) -> None:
-        """A topic with so many records, and one beside it with few; `written` makes their values of JSON."""
+        """A topic with many records and one with few; `written` makes their values of JSON."""
         for name, size in ((topic, count), (f"{topic}-few", _few(count))):
             self.broker.create_topic(name, partitions, {"retention.ms": "-1"})
             produce_all(

@@ -96,7 +96,7 @@ class Moved:
 
 
 def passes(location: S3Location, logs: int, commands: Connection, stop: Event) -> None:
-    """Clean log after log while told to; each order is a rate (0: no limit), None is the end."""
+    """Clean log after log as commanded; each command is a rate (0: no limit), None is the end."""
     store = location.open()
     places = iter([Place("beside", "dirty", p) for p in range(logs)])
     settings = RunSettings(settings_of=lambda *_: TopicSettings(min_cleanable_dirty_ratio=0.0))

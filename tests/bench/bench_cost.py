@@ -28,7 +28,7 @@ WAYS: Final = {"evenly": even, "in turn": in_turn}
 
 
 def settings(records: int, value_bytes: int) -> TopicSettings:
-    """Segments of a fifth of so many records are full: two of them do not fit into one."""
+    """A segment of a fifth of these records is full: two of them do not fit into one."""
     return TopicSettings(min_cleanable_dirty_ratio=0.0, segment_bytes=records // SEGMENTS * value_bytes * 6 // 10)
 
 

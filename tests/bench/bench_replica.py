@@ -74,7 +74,7 @@ class Source:
         return self._log.load().manifest
 
     def append(self, segments: int) -> None:
-        """So many segments of a hundred records."""
+        """Segments of a hundred records each."""
         for _ in range(segments):
             base = self._sink.manifest.next_offset
             name = self._sink.new_name(base)
@@ -95,7 +95,7 @@ class Source:
         self._sink = self._log.claim_sink()
 
     def grow(self, segments: int) -> None:
-        """Many at once: the manifest is put in place as so many appends would have left it."""
+        """Many at once: the manifest is put in place as that many appends would have left it."""
         blob = self.store.get(PLACE.manifest_key)
         manifest = decode_manifest(blob.data, PLACE)
         end = manifest.next_offset
@@ -130,7 +130,7 @@ class Source:
 
 
 class Line(CountedStore):
-    """Counts, bytes of manifests apart, and is cut after so many writes if that is asked for.
+    """Counts, bytes of manifests apart, and is cut after a number of writes on request.
 
     It knows the folders: to find them among all its keys costs a store in memory more than anything here.
     """
@@ -189,7 +189,7 @@ class Bench:
         return Side(self.far, "replica", "s3://second/replica", "second")
 
     def once(self) -> bool:
-        """A round by a process that goes on; whether nothing is left to do."""
+        """A round by a running process; whether nothing is left to do."""
         found = self._runner.once()
         assert not found.error, found
         return found.is_in_sync

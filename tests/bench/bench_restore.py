@@ -38,7 +38,7 @@ _CONFIG: Final = {"retention.ms": "-1", "segment.bytes": "1073741824"}
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Records with values of so many bytes, and so many headers."""
+    """Records with values of a given size and a given number of headers."""
 
     value_bytes: int
     headers: int = 0

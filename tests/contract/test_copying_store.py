@@ -1,4 +1,4 @@
-"""What a store that copies by itself, or goes on with uploads, has to do: asked of each.
+"""The contract of stores that copy server-side or resume uploads.
 
 moto does not say the sum of a part that it has copied, so it copies nothing by itself; what is asked of it then is to
 leave nothing behind.
@@ -211,7 +211,7 @@ def test_resuming_an_abandoned_copy_is_harmless(pair: Pair, folder: str) -> None
 
 @pytest.mark.parametrize("pair", COMPARES_ETAGS, indirect=True)
 def test_an_upload_completes_only_with_its_own_parts(pair: Pair, folder: str) -> None:
-    """Never are other bytes under the name than those that were sent by whoever completes it."""
+    """The name only ever holds the bytes sent by the process that completed the upload."""
     begun = pair.target.start_upload(folder + "a")
     begun.write(PARTS[0])
     resumed = pair.target.resume_upload(folder + "a")

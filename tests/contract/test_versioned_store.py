@@ -1,4 +1,4 @@
-"""What a store of a bucket that keeps versions has to do, asked of each: and a manifest that comes back by it."""
+"""The contract of stores of versioned buckets, and a manifest that is restored from a version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broker's own manners: it leaves nothing behind, whoever dies first."""
+"""A test broker leaves nothing behind, whichever process dies first."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def loop(path: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def after_runs(port: int, count: int, process: subprocess.Popen[str]) -> dict[str, float]:
-    """What is served once so many runs are over."""
+    """The metrics served once a number of runs has ended."""
     deadline_s = time.monotonic() + 120
     while time.monotonic() < deadline_s:
         assert process.poll() is None, process.communicate()

@@ -98,7 +98,7 @@ class Terminal:
 
 @contextmanager
 def in_terminal(*arguments: str) -> Iterator[Terminal]:
-    """Run `keyfold ...` as the leader of a session with a controlling terminal; nothing of it is left afterwards."""
+    """Run `keyfold ...` as a session leader with a controlling terminal, and leave no process afterwards."""
     master, slave = pty.openpty()
     command = [sys.executable, "-c", COMMAND, *arguments]
     process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)

@@ -1,4 +1,4 @@
-"""A DELETE whose answer never comes, whether it was carried out, was not, or lands later, on a real HTTP connection.
+"""A DELETE whose answer never comes on a real HTTP connection, whether it was executed, lost, or lands later.
 
 `keyfold.store.wrappers.faults` has the same kinds for stores in memory; `test_cleaning_faults` and
 `test_replica_faults` try them at each call. Here it is boto3 that repeats the request, and a pass or a round that meets

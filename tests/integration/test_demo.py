@@ -1,4 +1,4 @@
-"""`keyfold demo` as somebody runs it: what it finds, and that it leaves nothing behind however it ends.
+"""`keyfold demo` as a user runs it: its result, and that it leaves nothing behind however it ends.
 
 The whole story starts three JVMs of Spark, one after the other. `make test` runs it up to the sink; what the story
 finds, `test_changelog_large` finds of the same changelog by the same means, but for stock Spark.
@@ -72,7 +72,7 @@ class Demo:
         return self.process.wait(60)
 
     def processes(self) -> list[str]:
-        """All that carry the mark."""
+        """All processes with the mark."""
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             try:

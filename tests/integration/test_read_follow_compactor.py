@@ -19,7 +19,7 @@ from tests.support.cleaning import PLACE, latest, load
 
 
 class Ticks(Event):
-    """A stop event whose waits let the world go on, and that is set after some of them."""
+    """A stop event whose waits advance the world, and that is set after some of them."""
 
     def __init__(self, world: World, count: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The rule, told once from beginning to end: what is compacted goes where compaction is enabled, and only there."""
+"""The compaction rule from start to end: compacted logs are copied only to replicas that enable compaction."""
 
 from __future__ import annotations
 

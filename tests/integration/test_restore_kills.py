@@ -1,4 +1,4 @@
-"""Restores that are killed, a broker that stands still, and two restores at once, on a real Kafka.
+"""Killed restores, a suspended broker, and two concurrent restores, on a real Kafka.
 
 What counts is what a reader of uncommitted records sees: every record once, in order.
 """

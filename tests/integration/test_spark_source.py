@@ -109,7 +109,7 @@ def server() -> Iterator[LocalS3Process]:
 
 
 class Bucket:
-    """A bucket whose requests are counted by the server, whoever makes them."""
+    """A bucket whose server counts the requests of all clients."""
 
     def __init__(self, server: LocalS3Process, name: str) -> None:
         self.server = server

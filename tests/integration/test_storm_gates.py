@@ -1,4 +1,4 @@
-"""The store of a storm misbehaves as its weather says, and what it has done can be told from what the client saw."""
+"""The gates of a storm inject the scheduled faults, and the effects can be told apart from what the client saw."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.storm.world import wait_until
 
 
 def _put(gate: StormGate, bucket: str) -> bool:
-    """Whether the client was told that its object is there."""
+    """Whether the client got the answer that its object exists."""
     client = s3_client(gate.url)
     try:
         client.put_object(Bucket=bucket, Key="a b", Body=b"bytes")

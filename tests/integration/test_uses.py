@@ -21,7 +21,7 @@ LINK = re.compile(r"\]\((?P<path>[^)#:]+)(?P<anchor>#[^)]*)?\)")
 
 
 class Reader:
-    """Somebody who does what the pages say."""
+    """A user who follows the pages."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self._folder = folder

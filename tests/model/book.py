@@ -210,7 +210,7 @@ class Book:
         return number
 
     def next(self, manifest: int, seen_ms: int, role: Role, who: int, key: EditKey) -> int | str:
-        """The manifest that a commit of this edit by `who` would be, or the name of the error that refuses it."""
+        """The manifest that this edit's commit by `who` would make, or the name of the error that refuses it."""
         known = self._next.get((manifest, seen_ms, role, who, key))
         if known is None:
             known = self._next[manifest, seen_ms, role, who, key] = self._apply(manifest, seen_ms, role, who, key)
@@ -256,7 +256,7 @@ class Book:
         raise AssertionError(key)
 
     def anonymous(self, number: int, role: Role) -> int:
-        """The same manifest with a commit id that nobody waits for any more."""
+        """The same manifest with a commit id that no writer waits for."""
         known = self._anonymous.get((number, role))
         if known is None:
             known = self._anonymous[number, role] = self.add_manifest(

@@ -155,7 +155,7 @@ def _expires(edit: Edit, rules: Rules, entries: tuple[object, ...]) -> Edit:
     """As many of the first segments as were judged, whatever they are by now; or just these, wherever they are."""
 
     def spoiled(manifest: Manifest, seen_ms: int) -> Manifest:
-        if rules.expires == "so many":
+        if rules.expires == "as many":
             return edits.expire(_int(manifest.compactor.epoch), manifest.segments[: len(entries)])(manifest, seen_ms)
         done = edit(manifest, seen_ms)
         if rules.expires == "the first as listed":

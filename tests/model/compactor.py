@@ -49,7 +49,7 @@ class Compactors(Writers):
             plan = self._plan_values[compactor.at]
             yield from self._upload_plan(state, at, compactor, plan, who)
             renamed = compactor._replace(step=READY, attempt=compactor.attempt + 1, at=0)
-            yield (f"{who} plans anew under other names",), self.with_writer(state, role, at, renamed)
+            yield (f"{who} plans again under other names",), self.with_writer(state, role, at, renamed)
         elif compactor.step == FORGET:
             ready = compactor._replace(step=READY, at=0, pending=NONE)
             key: EditKey = ("forget", compactor.epoch, self._forgotten[compactor.at])

@@ -47,9 +47,9 @@ class PromotionRules:
 
 @dataclass(frozen=True, slots=True)
 class PromotionBounds:
-    """`passes` of each side; `forced`: the old log goes on by itself, else it is fenced and nothing is left behind.
+    """`passes` of each side; `forced`: the old log continues by itself, else it is fenced and no record is lost.
 
-    `begun`: so many records are in both logs at the start.
+    `begun`: this number of records is in both logs at the start.
     """
 
     passes: int = 1

@@ -144,7 +144,7 @@ class Protocol:
         return _landed(manifest, role, _commit_id(who), named)
 
     def settled(self, state: State) -> State:
-        """The canonical form: a commit id that nobody waits for is nobody's."""
+        """The canonical form: a commit id that no writer waits for is cleared."""
         commit_ids = self.book.commit_ids
 
         def canonical(number: int) -> int:

@@ -1,4 +1,4 @@
-"""The reader: it pins a manifest, reads record after record, and may go on in the newest manifest at any moment.
+"""The reader: it pins a manifest, reads record after record, and may move to the newest manifest at any moment.
 
 The decisions are the real ones: `anchor_of` when it begins, `check_resumed` when it goes on. A reader that is never
 refused must end with the state that Kafka's records up to its end fold to.

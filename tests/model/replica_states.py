@@ -20,7 +20,7 @@ IDLE, CHECKED, CLAIMED, LOADED, COPY, PUT, REPORT, LISTED, JUDGED, DELETE, FORGE
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRules:
-    """Who replicates keeps to these; every default is right."""
+    """The rules that a replicator follows; every default is right."""
 
     loads_after_claim: bool = True
     epoch_required: bool = True

@@ -6,7 +6,7 @@
                  happen in between. A commit is the real edit on the real manifest; a 412 is judged as `Committer` does
     on the way   commits and deletions whose sender crashed or no longer waits for them: they land at any later moment,
                  or never. Each costs one of `faults`
-    somebody     deletes the replica's manifest by mistake, and the next replicator makes it anew
+    somebody     deletes the replica's manifest by mistake, and the next replicator creates it again
     reader       reads at the replica under the real rules of `keyfold.read.position`
 
 In every state: the replica's manifest is a version that the source had, its objects are there, and it never goes back.

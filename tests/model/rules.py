@@ -44,7 +44,7 @@ class Rules:
     range_from: Literal["newest", "plan"] = "newest"
     records_purges: bool = True
     # retention
-    expires: Literal["the first as listed", "so many", "any"] = "the first as listed"
+    expires: Literal["the first as listed", "as many", "any"] = "the first as listed"
     # the reader
     resume: Literal["<=", "<", "unchecked", "below the log start"] = "<="
     reads_to: Literal["newest end", "first end"] = "newest end"

@@ -35,7 +35,7 @@ class Sinks(Writers):
         elif sink.step == UPLOAD:
             yield from self._upload_segment(state, at, sink, who)
             renamed = sink._replace(step=READY, attempt=sink.attempt + 1, to=0)
-            yield (f"{who} cuts anew under another name",), self.with_writer(state, role, at, renamed)
+            yield (f"{who} cuts again under another name",), self.with_writer(state, role, at, renamed)
         else:
             won = sink._replace(step=READY, at=sink.to, to=0, attempt=0, pending=NONE)
             key = self._append_key(sink)

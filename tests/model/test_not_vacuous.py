@@ -1,4 +1,4 @@
-"""The worlds that hold are not empty ones: what is meant to be hard is reached in them."""
+"""The worlds that hold are not vacuous: they reach the difficult states."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _expired_facts(manifest: Manifest) -> Iterator[str]:
 
 
 def missing(counted: Counter[str], *wanted: str) -> list[str]:
-    """Wanted things of which there is none."""
+    """The wanted states that were not reached."""
     return [w for w in wanted if not any(w in name and count for name, count in counted.items())]
 
 
@@ -111,7 +111,7 @@ def test_faults_of_two_sinks_and_their_consequences_are_reached() -> None:
             "gets CommitUnknown and calls again",
             "gives its claim up",
         ),
-        *("a late upload", "(there): takes it", "cuts anew under another name", "is sent again"),
+        *("a late upload", "(there): takes it", "cuts again under another name", "is sent again"),
         "Fenced, stops",
     )
 
@@ -121,7 +121,7 @@ def test_faults_of_two_compactors_are_reached() -> None:
     world = Watched(bounds=Bounds(compactors=2, stored=(1, 4), faults=1, leases=True)).explored()
     assert not missing(
         world.taken,
-        *("is fenced", "replace times out", "upload times out", "plans anew", "LeaseHeld", "the lease has run out"),
+        *("is fenced", "replace times out", "upload times out", "plans again", "LeaseHeld", "the lease has run out"),
         *("finds its replace landed", "gc deletes orphan"),
     )
 

@@ -1,4 +1,4 @@
-"""The model finds the mistakes that somebody could make, or its silence about the protocol would mean nothing.
+"""The model finds planted mistakes; otherwise its silence about the protocol would mean nothing.
 
 B1 to B12 are planted bugs, W1 to W9 what the first draft of the design had wrong, P1 and on are mistakes in what was
 decided since then (the reader's rule for purges, parts of a pass, indexes of their own), R1 to R4 are retention's.
@@ -201,7 +201,7 @@ PLANTED = [
     ),
     Planted(
         "R1 retention takes as many segments as it has judged, whatever they are by now",
-        Rules(expires="so many"),
+        Rules(expires="as many"),
         Bounds(compactors=2, expires=1, stored=(1, 2, 4), reader=False),
         "nobody had judged them",
     ),

@@ -1,4 +1,4 @@
-"""A promotion deceives no reader in small worlds, and the model finds the mistakes that somebody could make."""
+"""A promotion gives no reader wrong data in small worlds, and the model finds planted mistakes."""
 
 from __future__ import annotations
 

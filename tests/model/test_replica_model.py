@@ -1,4 +1,4 @@
-"""The replica's protocol holds in small worlds, and the model finds the mistakes that somebody could make.
+"""The replica's protocol holds in small worlds, and the model finds planted mistakes.
 
 Q1 and on are planted bugs, each with the smallest world in which it shows.
 """
@@ -149,7 +149,7 @@ PLANTED = [
         "the reader ends with",
     ),
     Planted(
-        "Q11 knows its claim by the epoch alone, which comes back when the manifest is made anew",
+        "Q11 knows its claim by the epoch alone, which comes back when the manifest is created again",
         ReplicaRules(draws_claim_ids=False),
         short(),
         ReplicaBounds(2, rounds=2, losses=1),

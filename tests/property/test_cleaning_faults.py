@@ -51,7 +51,7 @@ APPENDED = [r for batch in BATCHES for r in batch]
 
 @dataclass
 class Watched(MemoryStore):
-    """Looks at the log after every manifest that lands, with the eyes of a reader that pins it."""
+    """Checks the log after every manifest that lands, as a reader that pins it sees it."""
 
     clock: ManualClock = field(default_factory=ManualClock)
     expected: Callable[[], dict[bytes, Record]] = field(default=lambda: latest(APPENDED))

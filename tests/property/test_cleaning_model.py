@@ -55,7 +55,7 @@ def test_two_passes_without_retention_leave_exactly_the_live_records(log: list[l
 @settings(max_examples=120, deadline=None)
 @given(st.data(), st.integers(0, 2**32))
 def test_passes_between_appends_keep_the_records_that_the_rules_keep(data: st.DataObject, seed: int) -> None:
-    """Appends, passes and time in any order, with lags and retention: nobody's latest state ever changes."""
+    """Appends, passes and time in any order, with lags and retention, never change the latest state."""
     clock = ManualClock()
     random = Random(seed)
     store, sink = memory_log(clock=clock)

@@ -113,7 +113,7 @@ class Life:
 
 
 class Reader:
-    """One that begins, and goes on much later; it ends with a state that the log has had, or is refused."""
+    """A reader that starts, and continues much later; it ends with a state that the log had, or is refused."""
 
     def __init__(self, life: Life, *, is_snapshot: bool) -> None:
         clock: Clock = life.process
@@ -171,7 +171,7 @@ def test_a_clock_jump_at_any_call_of_sink_compactor_and_readers_breaks_nothing(w
 
 
 def test_the_scenario_has_waits() -> None:
-    """It purges and deletes, and a reader that goes on late is still served by what was replaced."""
+    """The scenario purges and deletes, and a late reader is still served by replaced objects."""
     life = Life(WAITS)
     life.run()
     assert load(life.store).purged_to == 10
@@ -200,7 +200,7 @@ def test_a_clock_jump_at_any_call_of_a_round_leaves_a_state_of_the_source(
 
 
 def test_a_dead_compactors_lease_is_reported_with_its_end_after_the_clock_went_back() -> None:
-    """It holds others up until the clock has come there again: whoever is held up says for how long."""
+    """The lease blocks others until the clock reaches its end again, and their report says for how long."""
     life = Life(NO_WAITS)
     sink = Sink.open(life.connection, clock=life.process)
     for batch in BATCHES:

@@ -42,7 +42,7 @@ class Replica:
     resyncs: int = 0
 
     def take(self, store: MemoryStore) -> None:
-        """One round of replication, and the follower reads what is new in it."""
+        """One round of replication, after which the follower reads the new records."""
         manifest = load(store)
         if manifest.purged_to >= self.received_to >= 0:
             self.known.clear()
@@ -187,7 +187,7 @@ class World:
             self.clock.advance(self.random.choice([0, 500, 5_000, 5_000, 30_000]))
 
     def end(self, wait_ms: int) -> None:
-        """Time passes, and nothing comes: what is not held any more goes."""
+        """Time passes without appends: what is no longer held goes."""
         for _ in range(RUNS_MAX):
             self.run()
             self.clock.advance(wait_ms)

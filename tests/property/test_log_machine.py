@@ -92,7 +92,7 @@ class Reader:
 
 
 class LogMachine(RuleBasedStateMachine):
-    """One log and all who use it."""
+    """One log and everything that uses it."""
 
     def __init__(self) -> None:
         super().__init__()

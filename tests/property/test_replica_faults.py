@@ -249,7 +249,7 @@ def test_a_second_replicator_at_any_call_of_a_round_harms_nothing(name: str, sid
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("name", ["first", "cleaned, pinned", "overtaken"])
 def test_a_source_cleaned_at_any_call_of_a_round_is_planned_again(name: str, side: str, sharded: Sharded) -> None:
-    """Passes and deletions, as fast as they can be: what is being copied goes away under the round."""
+    """Passes and deletions as fast as possible: objects are deleted while the round copies them."""
     for number in sharded(range(1, len(calls_of(name)[SIDES.index(side)]) + 1)):
         with CASES[name].pair() as pair:
             process = CASES[name].process(pair)

@@ -1,4 +1,4 @@
-"""The figures of a replica against what is there: whatever was appended, cleaned and replicated, in any order.
+"""A replica's figures match its objects after any order of appends, passes and rounds.
 
 pending     is what a round would copy, object by object
 in sync     is said exactly where both sides have the same content

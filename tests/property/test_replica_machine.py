@@ -41,7 +41,7 @@ NO_HOLD_ENDS = 1 << 60
 
 
 class ReplicaMachine(LogMachine):
-    """A log, all who use it, its replica, and all who use that."""
+    """A log and its replica, with everything that uses them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class ReplicaMachine(LogMachine):
 
     @rule(side=SIDES, at=CALLS, rows=ROWS, force=st.booleans())
     def another_replicates_what_is_new_during_a_round(self, side: str, at: int, rows: Rows, force: bool) -> None:
-        """The source goes on, another process carries that over and collects, and then the first one wakes."""
+        """The source advances, another process copies that and deletes garbage, and then the first one wakes."""
 
         def act() -> None:
             other = self.pair.process()

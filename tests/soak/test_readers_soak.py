@@ -1,4 +1,4 @@
-"""Every kind of reader for ten minutes, while a log is written and cleaned and what is replaced goes soon."""
+"""Every kind of reader for ten minutes, while a log is written and cleaned and replaced objects go soon."""
 
 from __future__ import annotations
 

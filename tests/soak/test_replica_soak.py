@@ -1,4 +1,4 @@
-"""A replica between two real servers through some sixty deaths, with rivals, and sides that are away."""
+"""A replica between two real servers through some sixty kills, with rivals and unavailable sides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of a sink beyond the ordinary, at full scale; tests/integration has the small one."""
+"""The limits of a sink at full scale; tests/integration has the small version."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_many_records_of_twenty_megabytes_are_written(rig: Rig, topic: MakeTopic
 
 
 def storms(store: LocalS3Process) -> Iterator[tuple[str, Callable[[], None], Callable[[], None]]]:
-    """Name, beginning and end of each kind of trouble with the store."""
+    """Name, beginning and end of each kind of store failure."""
     for name, fault in (
         ("throttled", Fault(ANY, status=503, times=-1)),
         ("half throttled", Fault(ANY, status=503, times=-1, chance=0.7)),

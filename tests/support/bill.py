@@ -93,7 +93,7 @@ def cleaning(segments: int, outputs: int, *, ranges: int) -> Asked:
 
 
 def replicator(replicas: int = 1) -> Asked:
-    """A day of a process that replicates, at the source: registrations, what is asked of each replica, its status."""
+    """A replicator's day at the source: registrations, each replica's options, its status."""
     listed = DAY_S / SERVICE_LOOK_S
     published, looked = DAY_S / RUNNER_TIMINGS.publish_anyway_s, DAY_S / RUNNER_TIMINGS.check_s
     return Asked(listed + replicas * published, replicas * (listed + looked))
@@ -128,7 +128,7 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is to be paid for: partitions that get so many stored bytes a day each, and how often logs are cleaned."""
+    """The load to pay for: partitions that each get a number of stored bytes a day, and how often logs are cleaned."""
 
     partitions: int
     topics: int
@@ -150,7 +150,7 @@ class Load:
 
 
 def rows(load: Load) -> dict[str, Asked]:
-    """Requests of a month, by who makes them."""
+    """Requests of a month, by service."""
     rolls = load.rolls * load.partitions
     source, replica = following(load.partitions, load.topics)
     at_source, at_replica = carried()

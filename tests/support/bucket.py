@@ -39,7 +39,7 @@ class Process:
         self.store.add(Fault(hits, kind, times=times))
 
     def before(self, operation: str, act: Callable[[], object]) -> None:
-        """Let somebody else act right before this process's next call of this kind on the manifest."""
+        """Let another writer act right before this process's next call of this kind on the manifest."""
 
         def on_call(call: Call) -> None:
             if call.operation == operation and call.key == PLACE.manifest_key:

@@ -61,7 +61,7 @@ def page() -> str:
 
 
 def values() -> list[Value]:
-    """All keys of values.yaml, in its order, maps before what is in them."""
+    """All keys of values.yaml, in its order, maps before their entries."""
     text = (CHART / "values.yaml").read_text()
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     assert isinstance(root, yaml.MappingNode)

@@ -1,4 +1,4 @@
-"""Clocks that are wrong: the time of day jumps, and time itself goes on as before.
+"""Wrong clocks: the time of day jumps, and monotonic time continues.
 
     true = ManualClock()                       what really passes
     SkewedClock(true)                          a machine, or a store, that shows another time of day

@@ -1,4 +1,4 @@
-"""Batches for the converters' tests: only the parts that a converter looks at."""
+"""Batches for the converters' tests: only the parts that a converter reads."""
 
 from __future__ import annotations
 

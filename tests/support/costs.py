@@ -91,7 +91,7 @@ def bound(garbage: float) -> float:
 
 @dataclass(slots=True)
 class CostLog:
-    """One partition's log, appended in segments of so many records."""
+    """One partition's log, appended in segments of a given number of records."""
 
     store: ObjectStore
     segment_records: int

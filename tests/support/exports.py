@@ -1,4 +1,4 @@
-"""Exports in tests: a bucket and a folder as targets, and what is to be seen in them."""
+"""Exports in tests: a bucket and a folder as targets, and their contents."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def retry_policy() -> RetryPolicy:
 
 
 class Bucket:
-    """A target in memory, and what is to be seen in it."""
+    """A target in memory, and its contents."""
 
     def __init__(self, run: str = "0000abcd", store: MemoryStore | None = None) -> None:
         self.store = store or MemoryStore("lake")
@@ -46,7 +46,7 @@ class Bucket:
 
 
 class Folder:
-    """A target on disk, and what is to be seen in it."""
+    """A target on disk, and its contents."""
 
     def __init__(self, path: Path, run: str = "0000abcd") -> None:
         self.path = path

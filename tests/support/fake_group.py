@@ -83,13 +83,13 @@ class FakeConsumer:
             self._told_end.discard(key)
 
     def hole(self, key: Key, offsets: int) -> None:
-        """Offsets at the end that nobody can read: a transaction's markers."""
+        """Offsets at the end that are never readable: a transaction's markers."""
         with self._lock:
             self._ends[key] += offsets
             self._told_end.discard(key)
 
     def open_transaction(self, key: Key, offsets: int) -> None:
-        """Offsets at the end that are there, and that nobody may read yet; 0: it is over, and they are holes."""
+        """Offsets at the end that are not readable yet; 0: the transaction ended, and they are holes."""
         with self._lock:
             self._ends[key] += offsets
             self._unreadable[key] = offsets

@@ -1,4 +1,4 @@
-"""A sink as a service, in memory: it does what it is told and remembers it. For tests of the REST API."""
+"""A sink as a service, in memory: it executes and records commands. For tests of the REST API."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def make_backend(service: FakeService) -> Backend:
 
 @contextlib.contextmanager
 def serving(service: FakeService, limits: RestLimits | None = None, metrics: Metrics = metrics) -> Iterator[RestServer]:
-    """REST on real sockets, as the service's options say; a free port of loopback unless told otherwise."""
+    """REST on real sockets, as the service's options say; a free port of loopback by default."""
     with (
         listening(service.options) as sockets,
         serve(

@@ -72,11 +72,11 @@ class FakeTopic:
         return made
 
     def foreign(self, partition: int, key: bytes = b"foreign") -> None:
-        """Somebody else writes a record."""
+        """Another producer writes a record."""
         self.log(partition).append(Record(len(self.log(partition)), 1, CREATE_TIME, key, b"x"))
 
     def die(self) -> None:
-        """Every process dies: of what is under way a prefix lands."""
+        """Every process dies: a prefix of the records in flight lands."""
         for channel in self.channels:
             channel.land(self.random.randint(0, len(channel.under_way)))
             channel.under_way.clear()

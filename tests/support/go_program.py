@@ -88,7 +88,7 @@ class GoProgram:
 
 
 def find_go(purpose: str) -> str:
-    """The command. Raises `KeyfoldError`, which says what it is needed for, where there is none."""
+    """The command. Raises `KeyfoldError`, which says what it is needed for, if it is missing."""
     go = shutil.which("go")
     if go is None:
         raise KeyfoldError(f"Go is needed to {purpose}, and there is none on PATH", hint="install Go 1.26 or newer")

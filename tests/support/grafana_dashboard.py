@@ -42,7 +42,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line across the board, and the panels below it."""
+    """A row of the dashboard, and the panels below it."""
 
     title: str
     panels: Sequence[Panel]
@@ -55,7 +55,7 @@ def rows() -> list[Row]:
 
 
 def dashboard() -> dict[str, Any]:
-    """The whole board, as Grafana imports it."""
+    """The whole dashboard, as Grafana imports it."""
     return {
         "uid": "keyfold",
         "title": "keyfold",

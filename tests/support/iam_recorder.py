@@ -39,7 +39,7 @@ _DATA_KEY: Final = "kms:GenerateDataKey"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request of S3's API, path-style, over TLS (the test's own connection is not, and nobody looks at that)."""
+    """One request of S3's API, path-style, over TLS (the test's own connection is not, and that is not checked)."""
 
     method: str
     url: str
@@ -71,7 +71,7 @@ def calls_of(request: Request) -> list[Call]:
 
 
 def missing_key_call(request: Request) -> Call:
-    """What S3 asks where there is no such key: only who may list the bucket learns that it is not there."""
+    """What S3 checks for a missing key: only callers that may list the bucket get a 404."""
     return Call("s3:ListBucket", _arn(request.bucket), dict(_SECURE))
 
 
@@ -158,7 +158,7 @@ def _arn(bucket: str, key: str = "") -> str:
 
 @dataclass
 class User:
-    """Somebody with policies, and what he asked for."""
+    """A principal with policies, and its requests."""
 
     identity: Sequence[Policy]
     allowed: list[Call] = field(default_factory=list)

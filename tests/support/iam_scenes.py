@@ -1,4 +1,4 @@
-"""What each service does with a bucket, once through: played over an `IamS3`, which knows who asks for what.
+"""What each service does with a bucket, played once over an `IamS3`, which records the requests of each.
 
 Each scene takes the users that its stores are opened with. What is rare is provoked: answers that are lost, uploads in
 parts, objects that were orphaned, keys that are not there.
@@ -90,7 +90,7 @@ class Stage:
         return self._open[-1]
 
     def made_log(self, topic: str = TOPIC, partition: int = 0) -> MadeLog:
-        """A log that somebody else has written."""
+        """A log of another writer."""
         place = Place(TOPICS_DIR, topic, partition)
         return MadeLog(self.store(ROOT), place, SystemClock(), Random(topic))
 
@@ -159,7 +159,7 @@ def _sink_schemas(store: S3Store) -> None:
 
 
 class _Worker:
-    """A worker that only answers the roll call."""
+    """A worker that only answers the search for workers."""
 
     def __init__(self, store: ObjectStore, clock: ManualClock, name: str) -> None:
         random = Random(name)
@@ -197,7 +197,7 @@ def _sink_ends(store: S3Store) -> None:
 
 
 def compactor(stage: Stage, user: str) -> None:
-    """Passes over a log with garbage, orphans and a replica; a large output; a log that is away."""
+    """Passes over a log with garbage, orphans and a replica; a large output; an unavailable log."""
     Buckets(stage, stage, ROOT, ROOT)("replica", "add", stage.url, "dr", "--to", stage.url, "--no-probe")
     made = stage.made_log()
     made.append([record(0, "a", "1"), *large(1, 9)])

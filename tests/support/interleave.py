@@ -52,7 +52,7 @@ class Interleaving:
         self._actors.append(actor)
 
     def pause(self, _call: object = None) -> None:
-        """Let others go first. Does nothing for who is no actor."""
+        """Let other actors go first. Does nothing outside of an actor."""
         actor = getattr(self._here, "actor", None)
         if actor is not None:
             self._wait(actor)

@@ -58,7 +58,7 @@ Chunks = Sequence[Sequence[Message]]
 
 
 class Lab:
-    """A broker with a quick cleaner, and a canary topic that tells when the cleaner has looked at all the others."""
+    """A broker with a quick cleaner, and a canary topic that shows when the cleaner has visited all others."""
 
     def __init__(self, broker: KafkaBroker) -> None:
         self.broker = broker
@@ -113,7 +113,7 @@ class Lab:
             future.result(_WAIT_S)
         last = resources[-1].name
         self._until(lambda: _says(self._described(last), topics[last]), f"settings of {last}")
-        time.sleep(0.1)  # what is described is known to the broker; a moment later its logs go by it too
+        time.sleep(0.1)  # what is described is known to the broker; a moment later its logs follow it too
 
     def hold(self, topics: Iterable[str]) -> None:
         """Let the cleaner leave these topics alone."""
@@ -130,7 +130,7 @@ class Lab:
         self._until(lambda: ends.items() <= self.checkpoints().items(), f"passes up to {ends}", self.checkpoints)
 
     def wait_for_looks(self) -> None:
-        """Wait until the cleaner has looked at every topic and found nothing that it would clean.
+        """Wait until the cleaner has visited every topic and found nothing to clean.
 
         The canary is made due with a tiny dirty ratio, twice; Kafka takes the highest ratio first, so when the canary
         has been cleaned, no other topic was due.

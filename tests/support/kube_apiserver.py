@@ -339,7 +339,7 @@ class KubeApiserver:
         return str(answer.body["status"]["token"])
 
     def define(self, definition: Mapping[str, Any]) -> None:
-        """Make a resource of somebody else's known, and wait until every version of it is served."""
+        """Register a foreign resource, and wait until every version of it is served."""
         made = self.apply(definition)
         assert (made.is_good, made.warnings) == (True, ()), made
         spec, name = definition["spec"], definition["metadata"]["name"]

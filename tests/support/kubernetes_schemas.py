@@ -1,4 +1,4 @@
-"""Kubernetes' own schemas of its objects, as `kubernetes-validate` carries them; no unknown field passes."""
+"""Kubernetes' own schemas of its objects, from `kubernetes-validate`; no unknown field passes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from referencing import Registry, Resource
 
 
 def validate(each: Mapping[str, Any], version: str) -> None:
-    """Raise `jsonschema.ValidationError` where an object is none of this version's, `KeyError` for an unknown kind."""
+    """Raise `jsonschema.ValidationError` for an invalid object of this version, `KeyError` for an unknown kind."""
     group, _, name = each["apiVersion"].rpartition("/")
     parts = [each["kind"].lower(), *([group.split(".")[0]] if group else []), name]
     _validator(version, "-".join(parts)).validate(each)

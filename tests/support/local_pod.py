@@ -56,7 +56,7 @@ class PodEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a probe got; status 0: nobody answered in time."""
+    """What a probe got; status 0: no answer in time."""
 
     status: int
     body: Mapping[str, Any]
@@ -265,7 +265,7 @@ class LocalPod:
         self._process.terminate()
 
     def ended(self) -> int:
-        """The exit code of one that was told to end."""
+        """The exit code of a container that was asked to end."""
         assert self._process is not None
         try:
             return self._process.wait(self.grace_s)

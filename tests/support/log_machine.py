@@ -170,8 +170,8 @@ class SpecStore(MemoryStore):
         assert latest(found) == latest(appended)
         by_offset = {r.offset: r for r in appended}
         assert all(by_offset[r.offset] == r for r in found)
-        # With a floor a pass may clean beyond a segment that it leaves, which holds the first dirty offset back; that
-        # the head is dense within the lag is checked by what each commit removes.
+        # With a minimum garbage ratio a pass may clean beyond a segment that it leaves, which holds the first
+        # dirty offset back; that the head is dense within the lag is checked by what each commit removes.
         self.had_min_garbage |= any(s.segment_min_garbage_ratio > 0 for s in self.in_force)
         head = [r for r in found if r.offset >= manifest.first_dirty_offset]
         dense = [r for r in appended if r.offset >= manifest.first_dirty_offset]

@@ -27,7 +27,7 @@ SHOWN_BY = (AssertionError, KeyfoldError, ExceptionGroup, pytest.fail.Exception)
 def run_machine(
     machine: type[RuleBasedStateMachine], examples: int, steps: int, phases: Sequence[Phase] = tuple(Phase)
 ) -> None:
-    """So many lives of so many steps each."""
+    """Run a state machine for a number of examples, with at most `steps` steps each."""
     run_state_machine_as_test(
         machine,
         settings=settings(

@@ -9,7 +9,7 @@ from keyfold.store.memory import MemoryStore
 
 
 class MeddlingStore(MemoryStore):
-    """Calls `meddle` before each read of a segment or an index, though not while that goes on."""
+    """Calls `meddle` before each read of a segment or an index, though not recursively."""
 
     meddle: Callable[[], None] | None = None
 

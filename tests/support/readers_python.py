@@ -105,7 +105,7 @@ class OrderedReader:
 
 
 class RestartingFollower:
-    """`Log.follow` of all partitions, given up and taken up again by positions kept as JSON.
+    """`Log.follow` of all partitions, stopped and resumed from positions stored as JSON.
 
     With `from_latest` it is a cache: a latest state, followed from where it ends.
     """
@@ -123,7 +123,7 @@ class RestartingFollower:
         self._sessions = 0
 
     def turn(self, *, last: bool) -> None:
-        """One session; every tenth or so goes to the end of the log, and begins anew then.
+        """One session; about every tenth goes to the end of the log, and then starts from scratch.
 
         Now and then it stays away for so long that tombstones may go.
         """

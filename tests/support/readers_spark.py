@@ -134,7 +134,7 @@ class SparkOrdered:
 
 
 class SparkStream:
-    """`readStream.format("keyfold")` from the earliest offset, ended, failed and begun again by its checkpoint.
+    """`readStream.format("keyfold")` from the earliest offset, ended, failed and restarted from its checkpoint.
 
     Its sink keeps batches by their ids, as one does that takes each once.
     """
@@ -153,7 +153,7 @@ class SparkStream:
         self._runs = 0
 
     def turn(self, *, last: bool) -> None:
-        """One run of what is available; after some, all that came is judged."""
+        """One run of `availableNow`; after some runs, everything received is judged."""
         begins = ends(self._spark.log, self._spark.world.histories)
         fails = not last and self._random.random() < 0.4
         try:

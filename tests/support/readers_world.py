@@ -1,4 +1,4 @@
-"""A log that is written and cleaned without pause, its own history, and what can go wrong for those who read it.
+"""A log that is written and cleaned without pause, its history, and what can go wrong for its readers.
 
 World       where the log is, what was written, how far it has come
 Writer      appends small segments as a sink does
@@ -96,16 +96,16 @@ class _Noting:
 
     def get(self, key: str, max_bytes: int | None = None) -> Blob:
         """See `ObjectStore.get`."""
-        with self._noted():
+        with self._recorded():
             return self._store.get(key, max_bytes)
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """See `ObjectStore.get_range`."""
-        with self._noted():
+        with self._recorded():
             return self._store.get_range(key, start, length)
 
     @contextmanager
-    def _noted(self) -> Iterator[None]:
+    def _recorded(self) -> Iterator[None]:
         try:
             yield
         except ObjectNotFound as error:
@@ -203,7 +203,7 @@ class Reader(Protocol):
         """For the tally."""
 
     def turn(self, *, last: bool) -> None:
-        """Read and judge once; on the `last` turn nothing is written any more, and all of it is judged.
+        """Read and judge once; on the `last` turn writing has ended, and everything is judged.
 
         Raises one of `OVERTAKEN`, and has then forgotten what it knew; `AssertionError` where it sees a flaw.
         """
@@ -216,7 +216,7 @@ def sound(flaws: Sequence[Flaw], what: str) -> None:
 
 @dataclass(slots=True)
 class Tally:
-    """How often each reader was right, and how often it was told that it was too slow."""
+    """How often each reader was right, and how often it was refused for being too slow."""
 
     right: Counter[str] = field(default_factory=Counter)
     overtaken: Counter[str] = field(default_factory=Counter)

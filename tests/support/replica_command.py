@@ -64,7 +64,7 @@ class Buckets:
             self.stores[name] = self._opened(name, store.inner)
 
     def wipe(self, name: str) -> None:
-        """The bucket is lost, and made anew."""
+        """Lose the bucket, and create it again."""
         self.stores[name] = self._opened(name, Bucket(name, self.clock))
 
     def _opened(self, name: str, inner: ObjectStore) -> FaultyStore:

@@ -44,7 +44,7 @@ TOPICS_DIR: Final = "topics"
 NAME: Final = "second"
 COMMAND: Final = (sys.executable, "-c", "from keyfold.cli import main; main()")
 PATIENCE_S: Final = 300.0
-"""How long something may take on a busy machine before a test gives up; nothing is decided by it."""
+"""How long something may take on a busy machine before a test gives up; no decision depends on it."""
 ROUNDS_MAX: Final = 12
 
 
@@ -73,7 +73,7 @@ class End:
     gate: Gate
     location: S3Location
     direct: S3Location
-    """The same past the gate, for who looks and is not to be counted."""
+    """The same store past the gate, for checks that must not be counted."""
 
     @property
     def url(self) -> str:
@@ -97,7 +97,7 @@ class End:
 
 @dataclass
 class GateClock(SystemClock):
-    """The machine's clock, but nobody waits while a gate is shut: it is not opened before the command has ended."""
+    """The machine's clock, but without waits while a gate is shut: the gate opens only after the command has ended."""
 
     gates: tuple[Gate, ...]
     skipped_s: float = 0.0

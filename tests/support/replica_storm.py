@@ -160,7 +160,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _away(scene: Scene, random: Random, report: Report) -> None:
-    """One side is away until it was asked for in vain; the same process goes on when it is back."""
+    """One side is unavailable until a request to it failed; the same process continues when it is back."""
     side, end = random.choice((("source", scene.source), ("replica", scene.replica)))
     process = scene.start_replicator()
     begun = scene.manifests()[1].version

@@ -41,7 +41,7 @@ HOLD_MS = 1_000_000
 
 
 class Twin(MemoryStore):
-    """A bucket that looks at what lands in it. The first broken promise is kept in `broken`."""
+    """A bucket that checks what lands in it. The first violation is stored in `broken`."""
 
     def __init__(self, name: str, clock: ManualClock, delay_ms: int) -> None:
         super().__init__(name, clock)

@@ -1,4 +1,4 @@
-"""A door before an S3 server: it counts, it can be shut, and it strikes at the request that it is told.
+"""A proxy before an S3 server: it counts requests, can be shut, and fails a chosen request.
 
     with Gate(server.url) as gate:
         store = S3Location(bucket, endpoint_url=gate.url, ...).open()
@@ -117,7 +117,7 @@ class Gate(Served):
 
     @contextlib.contextmanager
     def shut(self) -> Iterator[None]:
-        """Nobody is let through meanwhile."""
+        """Refuse every request within this context."""
         self.is_shut = True
         self._server.hang_up()
         try:

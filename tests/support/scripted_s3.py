@@ -18,7 +18,7 @@ DATE = "Fri, 20 Nov 2026 12:00:05 GMT"
 
 @dataclass
 class Answer:
-    """`cut` sends so many bytes of the body and closes; None for `status` says nothing and closes."""
+    """`cut` sends that many bytes of the body and closes; None for `status` closes without an answer."""
 
     status: int | None = 200
     body: bytes = b""

@@ -2,7 +2,7 @@
 
     with SecureBroker() as broker:
         broker.servers["BOTH"]          host:port of SASL over TLS; LOGIN: SASL alone; TLS; MUTUAL: TLS both ways
-        broker.certificates.authority   PEM of who signed the broker's certificate
+        broker.certificates.authority   PEM of the authority that signed the broker's certificate
 
 Users: `keyfold` may do everything, `stranger` nothing; passwords are in PASSWORDS. PLAIN, SCRAM-SHA-256 and -512.
 """

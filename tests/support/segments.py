@@ -1,4 +1,4 @@
-"""Segments in memory: records to columns and back, and a bucket of bytes that notes what is fetched from it."""
+"""Segments in memory: records to columns and back, and a bucket of bytes that records its fetches."""
 
 import zlib
 from collections.abc import Iterable, Iterator, Sequence

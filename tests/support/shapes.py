@@ -19,7 +19,7 @@ MIB: Final = 1 << 20
 
 
 def numbered(cells: Sequence[tuple[bytes | None, bytes | None]], segments: int) -> Batches:
-    """Keys and values as records with offsets from 0, dealt to so many segments of one size."""
+    """Keys and values as records with offsets from 0, distributed over segments of one size."""
     records = [record(offset, key, value) for offset, (key, value) in enumerate(cells)]
     size = -(-len(records) // segments)
     return [records[at : at + size] for at in range(0, len(records), size)]
@@ -81,7 +81,7 @@ def with_times(times: Sequence[int]) -> Batches:
 
 
 def one_after_another(logs: Iterable[Batches]) -> Batches:
-    """Several shapes as one log: keys of different ones do not meet, offsets go on."""
+    """Several shapes as one log: their keys are disjoint, offsets continue."""
     joined: Batches = []
     begin = 0
     for number, batches in enumerate(logs):
@@ -96,7 +96,7 @@ def _moved(r: Record, begin: int, number: int) -> Record:
 
 
 def again(batches: Batches) -> list[Record]:
-    """A last segment that writes a third of a log's keys anew, deletes another third, and adds one of its own."""
+    """A last segment that overwrites a third of a log's keys, deletes another third, and adds one key."""
     begin = batches[-1][-1].offset + 1
     keys = list(dict.fromkeys(r.key for batch in batches for r in batch))
     more = [(key, b"again" if n % 3 == 1 else None) for n, key in enumerate(keys) if n % 3]
@@ -105,7 +105,7 @@ def again(batches: Batches) -> list[Record]:
 
 @dataclass
 class Expected:
-    """What cleaning must leave, kept in a dict; every append is followed by a pass."""
+    """What cleaning must leave, as a dict; every append is followed by a pass."""
 
     remove_keyless: bool = False
     last: dict[bytes, Record] = field(default_factory=dict)

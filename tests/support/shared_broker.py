@@ -1,4 +1,4 @@
-"""One broker for all workers of a test run, kept by a process that ends when the last of them has gone.
+"""One broker for all workers of a test run, owned by a process that ends with the last of them.
 
     with SharedBroker(folder) as broker:        # `folder` is the same for all workers of the run
         broker.create_topic("users")
@@ -42,7 +42,7 @@ _HEAP_MB: Final = 768
 
 
 class SharedBroker(KafkaBroker):
-    """A broker that somebody else has started; `with` keeps it running."""
+    """A broker that another process started; `with` keeps it running."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()

@@ -90,7 +90,7 @@ def _checked(typing: Typing, text: Any) -> str:
 
 
 def _last_schema(log: Log, partition: int, part: RecordPart) -> Iterator[SchemaKey]:
-    """The schema by which the last key or value of a partition was written; nothing where there is none."""
+    """The schema of a partition's last key or value; nothing if it has none."""
     place = log.place(partition)
     while True:
         try:

@@ -128,7 +128,7 @@ def _superseded(tail: DataFrame, last: DataFrame) -> DataFrame:
 
 
 class _Words:
-    """Sets of offsets as rows of `word` and 64 `bits`. Partition and offset make one long: Spark joins by it best."""
+    """Sets of offsets as rows of `word` and 64 `bits`. Partition and offset share one long, which Spark joins best."""
 
     def __init__(self, partitions: int) -> None:
         self._partitions = partitions

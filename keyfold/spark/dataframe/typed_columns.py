@@ -1,6 +1,6 @@
 """Keys and values as what they stand for: text, JSON, Avro.
 
-    string    UTF-8. Bytes that are none do not fit: Spark's own cast would keep them, or put U+FFFD for them
+    string    UTF-8. Invalid bytes do not fit: Spark's own cast would keep them, or put U+FFFD for them
     json      a Spark type where one is given (`from_json`), else variant, which Spark has from version 4 on; nothing
               but white space is null, as it is for Connect
     avro      see `keyfold.spark.dataframe.avro_columns`

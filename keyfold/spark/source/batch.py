@@ -81,7 +81,7 @@ def first_offset(manifest: Manifest, offsets: OffsetBounds | None, default: int,
 
 
 def _span(topic: SourceTopic, options: SourceOptions, scope: FilterBounds, manifest: Manifest) -> Span:
-    """What is read of one partition. The version that it names may be newer than `manifest`."""
+    """What to read of one partition. The named version may be newer than `manifest`."""
     fail = options.fail_on_data_loss
     if options.starting_timestamp is not None:
         manifest, start = topic.at_time(manifest, options.starting_timestamp)

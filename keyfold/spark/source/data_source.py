@@ -119,7 +119,7 @@ class _Task:
 
 
 class _PushFilters:
-    """`DataSourceReader.pushFilters` for who calls it; for who only asks whether there is one, Spark's own.
+    """`DataSourceReader.pushFilters` when it is called; Spark's own when only its existence is checked.
 
     Spark refuses a source that can push filters down while its setting `spark.sql.python.filterPushdown.enabled` is
     off, which is its default. Without that setting this source reads as well, only more.
@@ -235,7 +235,7 @@ if HAS_ADMISSION:
             return None if found is None else found.document()
 
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-            """What is there now is all that this run reads."""
+            """Fix the current end: this run reads nothing beyond it."""
             self.stream.prepare_available_now()
 
     def _amount(limit: ReadLimit, own: Amount) -> Amount:

@@ -135,7 +135,7 @@ def _times(scope: FilterBounds, name: str, values: list[Any]) -> FilterBounds:
 
 
 def _bounds(name: str, values: list[Any]) -> tuple[int | None, int | None]:
-    """Inclusive bounds of whole numbers; what is none of them bounds nothing."""
+    """Inclusive bounds of whole numbers; any other value bounds nothing."""
     if not all(_is_int(value) for value in values):
         return None, None
     value = values[0]

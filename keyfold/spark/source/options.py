@@ -39,7 +39,7 @@ class OffsetBounds:
     by_partition: Mapping[int, int]
 
     def of(self, partition: int) -> int | None:
-        """What is asked for a partition; None where nothing is."""
+        """The option's value for a partition; None if it has none."""
         return self.by_partition.get(partition, self.every)
 
 

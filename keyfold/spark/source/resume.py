@@ -1,4 +1,4 @@
-"""Whether a reader of many tasks may go on in a newer version of a log, and from where.
+"""Whether a reader of many tasks may continue in a newer version of a log, and from where.
 
     always          `keyfold.read.position.check_resumed`: neither overtaken by the log start, nor a tombstone purged
                     that was still to be read, nor another log
@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 
 def resume(anchor: Anchor, position: int, manifest: Manifest, *, fail: bool) -> tuple[int, Anchor]:
-    """Where a reader goes on in a newer version, and its anchor from then on.
+    """Where a reader continues in a newer version, and its anchor from then on.
 
     Raises `OffsetOutOfRange` where that hides what the reader needs; or says so in the log and goes on behind it.
     """

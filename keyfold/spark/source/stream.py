@@ -6,8 +6,8 @@
 
 Each call that looks at a newer version than the one before asks the rules of `keyfold.read.position` first, with the
 anchor from the offset document: a stream that was overtaken, or whose tombstones were purged ahead of it, or whose log
-was made anew, fails and says so. A batch that is planned again after a restart has the same offsets; records of it that
-were compacted away since have given way to newer ones, which come in a later batch.
+was created again, fails and says so. A batch that is planned again after a restart has the same offsets; records of
+it that were compacted away since have given way to newer ones, which come in a later batch.
 
 The manifests are read at most once in `poll_interval_ms`; between, the versions that are known serve.
 """
@@ -66,7 +66,7 @@ class SourceStream:
         return StreamOffset(self._topic.topic, found)
 
     def prepare_available_now(self) -> None:
-        """What is there now is all that this run reads."""
+        """Fix the current end: this run reads nothing beyond it."""
         self._targets = {partition: manifest.next_offset for partition, manifest in self._look(fresh=True).items()}
 
     def latest(self, start: StreamOffset, limit: Amount = UNLIMITED) -> StreamOffset:
@@ -90,7 +90,7 @@ class SourceStream:
         return StreamOffset(start.topic, found)
 
     def newest(self) -> StreamOffset:
-        """The end of every log as it is now: for who does not know where he is.
+        """Return the current end offset of every partition, for readers without a position.
 
         Its anchors are new ones. That is safe at a log's end, and nowhere else: what was marked is all behind it.
         """
@@ -192,7 +192,7 @@ class SourceStream:
         return self._known
 
     def _covering(self, partitions: list[int], end: StreamOffset) -> dict[int, Manifest]:
-        """Manifests that reach a batch's end: those known, read anew where they do not."""
+        """Manifests that reach a batch's end: the known ones, read again where they do not."""
         reach = {p: manifest.next_offset for p, manifest in self._known.items()}
         missing = [p for p in partitions if p not in reach or reach[p] < end.positions[p].offset]
         self._known.update(self._topic.manifests(missing))

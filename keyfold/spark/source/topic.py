@@ -51,7 +51,7 @@ class SourceTopic:
         return self._log.place(partition)
 
     def partitions(self) -> list[int]:
-        """The partitions that are meant. Raises `TopicNotFound` where there are none."""
+        """The selected partitions. Raises `TopicNotFound` if there are none."""
         return list(self.chosen) or self._log.partitions()
 
     def manifest(self, partition: int) -> Manifest:
@@ -81,7 +81,7 @@ class SourceTopic:
         return {partition: one for partition, one in zip(wanted, found, strict=True) if one is not None}
 
     def table(self, partition: int, entry: SegmentEntry) -> BlockTable:
-        """A segment's block table. Those asked for last are kept: a stream with limits asks for one many times."""
+        """A segment's block table. The most recent ones are cached: a stream with limits asks for one many times."""
         key = self.place(partition).key(entry.index_name)
         table = self._tables.pop(key, None) or read_block_table(self.store, self.place(partition), entry)
         self._tables[key] = table

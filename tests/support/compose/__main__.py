@@ -66,7 +66,7 @@ def whole_name(image: str) -> str:
 
 
 def check_ports(stack: dict[str, Any]) -> None:
-    """Raise `KeyfoldError` where somebody listens on a port that the stack publishes."""
+    """Raise `KeyfoldError` if a port that the stack publishes is in use."""
     for service in stack["services"].values():
         for published in service.get("ports", []):
             host, port, _ = published.split(":")

@@ -146,8 +146,8 @@ class Engine:
     def remains(self) -> list[str]:
         """Names of containers, volumes and networks: all that this engine has is the project's, but for one network.
 
-        Volumes without a name are left out. Compose takes podman's networks for others than it made, and so makes anew
-        what `run` needs; podman does not give a new container the nameless volumes of the old one.
+        Volumes without a name are left out. Compose takes podman's networks for others than it made, and so creates
+        again what `run` needs; podman does not give a new container the nameless volumes of the old one.
         """
         containers = self.podman("ps", "--all", "--format", "{{.Names}}")
         volumes = self.podman("volume", "ls", "--filter", "label=com.docker.compose.project", "--format", "{{.Name}}")

@@ -1,4 +1,4 @@
-"""What the README of the stack promises: started, filled, looked at, broken and taken away, by its own commands."""
+"""What the README of the stack promises: it is started, filled, inspected, broken and removed by its own commands."""
 
 from __future__ import annotations
 

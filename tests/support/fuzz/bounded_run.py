@@ -20,7 +20,7 @@ _FINDINGS_MAX: Final = 20
 
 @dataclass(slots=True)
 class Tally:
-    """What was tried of one target. `next_number` is where a further run goes on."""
+    """What was tried of one target. `next_number` is where a further run continues."""
 
     next_number: int = 0
     accepted: int = 0
@@ -74,7 +74,7 @@ def _keep(tally: Tally, finding: Finding, folder: Path) -> None:
 
 
 def told(finding: Finding, path: Path | None = None) -> str:
-    """What is said of a finding."""
+    """The text of a finding."""
     again = f"python -m tests.support.fuzz {finding.target} --seed {finding.seed} --case {finding.number}"
     kept = (
         ""

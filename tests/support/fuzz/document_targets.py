@@ -143,7 +143,7 @@ def decode_first_copy(data: bytes) -> None:
 
 
 def decode_desired_state(data: bytes) -> None:
-    """A sink's desired state: what is read can be written, and is the same then."""
+    """A sink's desired state round-trips: what is read can be written, and is equal then."""
     desired = decode(data, "orders.json")
     _ = desired.restart_number
     assert decode(encode(desired), "orders.json") == desired, "they say something else when they are written again"
@@ -170,7 +170,7 @@ def decode_status(data: bytes) -> None:
 
 
 def decode_position(data: bytes) -> None:
-    """The position of a follower, as its user has kept it."""
+    """The position of a follower, as its user has stored it."""
     document = load_json(data)
     if isinstance(document, dict):
         position = Position.of(document)

@@ -198,7 +198,7 @@ def segment_block(data: bytes, others: Sequence[bytes], random: Random) -> bytes
 
 
 def decode_segment(data: bytes) -> None:
-    """Whoever reads a segment alone, and whoever makes its index again, accept the same bytes."""
+    """Reading a segment alone and rebuilding its index accept the same bytes."""
     try:
         read: object = [record.offset for record in read_records(data)]
     except SegmentDamaged as error:

@@ -67,7 +67,7 @@ def insert(data: bytes, _others: Sequence[bytes], random: Random) -> bytes:
 
 
 def splice(data: bytes, others: Sequence[bytes], random: Random) -> bytes:
-    """Begin as one seed and go on as another."""
+    """Start as one seed and continue as another."""
     other = random.choice(others) if others else data
     return data[: random.randrange(len(data) + 1)] + other[random.randrange(len(other) + 1) :]
 

@@ -33,7 +33,7 @@ class Target:
 
     @cached_property
     def seeds(self) -> list[bytes]:
-        """Valid objects, always in the same order, and the cases that are kept behind them."""
+        """Valid objects, always in the same order, followed by the stored cases."""
         kept = sorted(path for path in (KEPT / self.name).glob("*") if path.is_file())
         return [*self.made(), *(path.read_bytes() for path in kept)]
 

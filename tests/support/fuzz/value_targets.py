@@ -1,4 +1,4 @@
-"""Keys and values: readers' decoders by format, kept writer schemas, and the sink's checks of the same bytes."""
+"""Keys and values: readers' decoders by format, archived writer schemas, and the sink's checks of the same bytes."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def check_avro(data: bytes) -> None:
 
 
 def decode_schema(data: bytes) -> None:
-    """A kept schema, as readers take it."""
+    """An archived schema, as readers parse it."""
     store = MemoryStore()
     store.put("topics/_schemas/7.avsc", data, Create())
     kept = SchemaArchive(store, "topics")

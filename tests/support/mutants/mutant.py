@@ -52,7 +52,7 @@ class Mutant:
         return self.name.partition("/")[0]
 
     def path(self, root: Path = ROOT) -> Path:
-        """The module's file. Raises `MutantError` where there is none."""
+        """The module's file. Raises `MutantError` if there is none."""
         return module_path(self.module, root)
 
     def first_line(self, text: str) -> int:
@@ -120,7 +120,7 @@ def _files(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def module_path(module: str, root: Path = ROOT) -> Path:
-    """The file of a module by its dotted name. Raises `MutantError` where there is none."""
+    """The file of a module by its dotted name. Raises `MutantError` if there is none."""
     parts = Path(*module.split("."))
     for top in (root, *sorted(path for path in root.iterdir() if path.is_dir())):
         for path in (top / parts.with_suffix(".py"), top / parts / "__init__.py"):

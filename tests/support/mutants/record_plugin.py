@@ -1,8 +1,8 @@
-"""What pytest does while coverage is recorded: each line is noted with the test function that ran it.
+"""A pytest plugin that records coverage: each line with the test function that ran it.
 
-Parameters of a test are not told apart. What a fixture of a wider scope than a function runs is noted for the whole
-file (`::*`). Processes that a test starts find what they need in their environment, and are noted with the test, unless
-they are killed.
+Parameters of a test are not told apart. What a fixture of a wider scope than a function runs is recorded for the whole
+file (`::*`). Processes that a test starts find what they need in their environment, and are recorded with the test,
+unless they are killed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which tests run which lines: recorded by coverage once, and used until somebody records again.
+"""Which tests run which lines: recorded by coverage once, and used until the next recording.
 
 A recording is two files in `.cache/mutants`, named by the commit that it was made of:
 

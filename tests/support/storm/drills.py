@@ -82,7 +82,7 @@ class Drills(threading.Thread):
             self._register(world.source, target)
 
     def resync(self) -> None:
-        """A replicator is away until the source has purged a tombstone that the replica had not received."""
+        """A replicator is stopped until the source has purged a tombstone that the replica had not received."""
         world = self._world
         at = self._random.randrange(len(REPLICATORS))
         target = world.targets[at]
@@ -124,7 +124,7 @@ class Drills(threading.Thread):
         self.done["promotions with the source (switch-over)"] += 1
 
     def fail_over(self) -> None:
-        """Promote a replica while the source's store is away; make the old source its replica when it is back."""
+        """Promote a replica while the source's store is unavailable; make the old source its replica later."""
         world = self._world
         old, new = world.source, self._random.choice(world.targets)
         self._await_all_there(old, new)
@@ -223,7 +223,7 @@ class Drills(threading.Thread):
         return [json.loads(line)["name"] for line in done.stdout.splitlines()]
 
     def _states(self, source: str, target: str) -> list[str]:
-        """Return the states of a replica's partitions; empty where nobody answers."""
+        """Return the states of a replica's partitions; empty without an answer."""
         done = self._keyfold(
             "replica", "status", self._world.config(source), self._world.buckets[target], "--json", is_quiet=True
         )

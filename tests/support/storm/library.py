@@ -1,4 +1,4 @@
-"""Readers with keyfold's own interface: the latest state, all records in Arrow batches, and a follower that goes on.
+"""Readers with keyfold's own interface: the latest state, all records in Arrow batches, and a follower.
 
 python -m tests.support.storm.library CONFIG.json
 """
@@ -100,7 +100,7 @@ class BatchReader(LibraryReader):
     name = "batches"
 
     def read(self, spot: reading.Spot, log: Noting) -> None:
-        """See `LibraryReader`. A read that goes on in newer versions ends with the end of the last of them."""
+        """See `LibraryReader`. A read that continues in newer versions ends with the end of the last of them."""
         if self._random.random() < 0.7:
             batches = log.batches(spot.partition, batch_bytes=self._random.choice((1_000, 8_000_000)))
             rows = [_row(record) for batch in batches for record in records_of(batch)]

@@ -43,7 +43,7 @@ class Spot:
 
 
 class Overtaken(Exception):
-    """What was read was collected meanwhile, or the reader has missed something and was told. It begins again."""
+    """The objects were deleted meanwhile, or the reader was refused for missing records. It starts again."""
 
 
 class NoAnswer(Exception):

@@ -92,7 +92,7 @@ class Storm:
         return self.summary
 
     def end(self) -> None:
-        """Kill what is left, and let nobody stay frozen."""
+        """Kill the remaining processes, suspended ones too."""
         self._is_over = True
         self._clear()
         for reader in self._readers:

@@ -30,7 +30,7 @@ from tests.support.storm.traffic import CLEANING, COMPACTED, EXPIRING, TOPICS
 
 KEYFOLD: Final = (sys.executable, "-c", "from keyfold.cli import main; main()")
 WAIT_S: Final = 900.0
-"""How long something may take on a busy machine before the storm gives up; nothing is decided by it."""
+"""How long something may take on a busy machine before the storm gives up; no decision depends on it."""
 DELETE_RETENTION_MS: Final = 10_000
 HOLD_MAX_MS: Final = 25_000
 FILE_DELETE_DELAY_MS: Final = 5_000
@@ -60,7 +60,7 @@ class Child:
         return self.process is not None and self.process.poll() is None
 
     def start(self) -> None:
-        """Start it, where it is not there. One that was told to end is waited for."""
+        """Start the process if it is not running. Wait for one that was asked to end."""
         if self.is_there and not self.is_ending:
             return
         self.wait(may_be_early=True)
@@ -99,7 +99,7 @@ class Child:
         return self.is_ending
 
     def wait(self, timeout_s: float = WAIT_S, *, may_be_early: bool = False) -> None:
-        """Wait for the end of one that was told to end; it must end well.
+        """Wait for a process that was asked to end; it must end well.
 
         `may_be_early`: it may have been told so before it had a handler for the signal.
         """
@@ -128,7 +128,7 @@ class Child:
 
 @dataclass
 class World:
-    """One broker, one store with a gate before each bucket, and everybody who works there."""
+    """One broker, one store with a gate before each bucket, and every process of the storm."""
 
     broker: KafkaBroker
     server: S3Endpoint
@@ -159,7 +159,7 @@ class World:
 
     @property
     def environ(self) -> dict[str, str]:
-        """Credentials, for a process that is told where the store is."""
+        """Credentials, for a process that gets the store's location."""
         return {key: value for key, value in self.server.environment.items() if key != "AWS_ENDPOINT_URL"}
 
     def url(self, name: str) -> str:
@@ -251,7 +251,7 @@ class World:
         self.done[f"{what} broker"] += 1
 
     def act(self, what: str, whom: str) -> None:
-        """Do something to a process, and count it where somebody was there."""
+        """Act on a process, and count it if the process was running."""
         with self.lock:
             if whom in SINKS:
                 was_done = self._act_on_sink(what, SINKS.index(whom))

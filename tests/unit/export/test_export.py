@@ -1,4 +1,4 @@
-"""`keyfold log export`: what is in the files, and one moment of the log."""
+"""`keyfold log export`: the files' contents, which are one moment of the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Typed exports, mismatches, and the command."""
+"""Exports of decoded values, mismatches, and the command."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def bounded() -> Iterator[Bounded]:
 
 
 def of_parts(column: Column, rows: list[bytes | None]) -> tuple[int, list[str], int]:
-    """How many rows come out, what is wrong with some of them, and how many of them are null."""
+    """The number of rows, the errors of some of them, and the number of nulls."""
     batch = pa.record_batch({"value": pa.array(rows, pa.binary())})
     count, wrong, nulls = 0, [], 0
     for found in in_parts(batch, lambda part: column.decode(part.column("value"), None)):

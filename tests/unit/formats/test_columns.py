@@ -1,4 +1,4 @@
-"""Columns of keys and values: what is done for many at once is what would be done for each."""
+"""Columns of keys and values: decoding many at once equals decoding each."""
 
 from __future__ import annotations
 

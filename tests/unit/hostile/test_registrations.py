@@ -36,7 +36,7 @@ SETTINGS = ReplicaSettings(threads=2, patience_s=1)
 
 @dataclass
 class Endpoint:
-    """An HTTP server of somebody else's, and the requests that reached it."""
+    """An attacker's HTTP server, and the requests that reached it."""
 
     url: str
     seen: list[str] = field(default_factory=list)
@@ -74,7 +74,7 @@ def buckets() -> Buckets:
 
 
 def forge(buckets: Buckets, config: Mapping[str, str], name: str = "dr") -> None:
-    """Change a registration as somebody does who may write this one object."""
+    """Change a registration as an attacker who may write this one object."""
     store = buckets["log"]
     ReplicaRegistry(store, "topics", SystemClock(), Random(6)).add(
         Registration(name, {"s3.bucket.name": f"{name}-of-before"})

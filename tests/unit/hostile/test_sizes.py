@@ -32,7 +32,7 @@ TERABYTE = 10**12
 
 
 class Bloated(MemoryStore):
-    """Every object has a terabyte. Nobody can read one, whoever asks for less is told so."""
+    """Every object has a terabyte. A whole read is impossible, and a bounded read is refused."""
 
     def get(self, key: str, max_bytes: int | None = None) -> Blob:
         require_size(key, TERABYTE, max_bytes)

@@ -1,4 +1,4 @@
-"""The commit of retention: the log's first segments go, and nobody is deceived about it."""
+"""The commit of retention: the log's first segments go, and every reader notices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A manifest that names what is not its own: nothing is read, deleted or copied by such a name."""
+"""A manifest with malformed names: nothing is read, deleted or copied under such a name."""
 
 from __future__ import annotations
 

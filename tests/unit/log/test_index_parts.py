@@ -1,4 +1,4 @@
-"""An index read a row group at a time: what comes of it is what the whole index gives."""
+"""An index read a row group at a time gives the same as the whole index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The manifest's bytes: every field comes back, every flipped bit is found, newer formats are respected and kept."""
+"""The manifest's bytes: fields round-trip, flipped bits are found, newer formats are respected and preserved."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""A replica's manifest, commit by commit: who may write it, what it takes over, and what it refuses."""
+"""A replica's manifest, commit by commit: which writers it accepts, what it copies, and what it refuses."""
 
 from __future__ import annotations
 

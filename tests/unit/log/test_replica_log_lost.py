@@ -91,7 +91,7 @@ def test_an_epoch_reused_by_an_older_manifest_is_another_claim(both: Both) -> No
 
 
 class Loss:
-    """While somebody claims, the manifest is lost, and another begins the replica again."""
+    """During a claim the manifest is lost, and another process starts the replica again."""
 
     def __init__(self, both: Both) -> None:
         self._both = both

@@ -1,4 +1,4 @@
-"""The rewriter: by bytes, never more of them than needed, and nothing damaged is carried on."""
+"""The rewriter copies stored bytes, no more than needed, and never damaged ones."""
 
 from dataclasses import replace
 from typing import Any

@@ -22,7 +22,7 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.M
 
 
 class Soon(Event):
-    """An event that somebody sets while a follower waits."""
+    """An event that is set while a follower waits."""
 
     def wait(self, timeout: float | None = None) -> bool:
         self.set()

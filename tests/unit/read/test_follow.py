@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Idle(Exception):
-    """The follower waits, and nobody will write any more."""
+    """The follower waits, and nothing more is written."""
 
 
 @dataclass
@@ -328,7 +328,7 @@ def test_an_unavailable_store_is_retried_for_a_limited_time() -> None:
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(20))
 def test_across_restarts_a_follower_sees_each_retained_record_once_or_gets_an_error(seed: int) -> None:
-    """The model: a dict that is kept by what the follower gives is the log's state whenever it has caught up."""
+    """The model: a dict updated with the follower's records equals the log's state whenever it has caught up."""
     random = Random(seed)
     store = MeddlingStore()
     made = MadeLog(store=store, random=Random(seed), block_bytes=random.choice((1, 64, 500)))

@@ -1,4 +1,4 @@
-"""Who provides the round of all replicas after a run of the compactor."""
+"""Which package provides the round of all replicas after a run of the compactor."""
 
 from __future__ import annotations
 

@@ -234,7 +234,7 @@ def test_a_registration_with_a_lost_answer_happens_once() -> None:
 
 
 def test_a_change_with_a_lost_answer_does_not_overwrite_a_later_one() -> None:
-    """The answer to a pause is lost, somebody resumes meanwhile, and the repeated pause must not win over that."""
+    """The answer to a pause is lost, a resume follows, and the repeated pause must not override it."""
     inner = memory()
     registry(inner).add(replica())
 

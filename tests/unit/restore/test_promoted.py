@@ -1,4 +1,4 @@
-"""A restore that goes on after the log failed over: what an earlier run has seen goes with the journal.
+"""A restore that continues after a fail-over of the log: the journal has what an earlier run has seen.
 
 The log and its copy are made by hand; the copy ends where it was taken, and is promoted under a log id of its own.
 """
@@ -63,7 +63,7 @@ def dying(
     log: MadeLog, journal: MemoryStore, topic: FakeTopic, clock: ManualClock, number: int, *, records: int,
     latest: bool = False,
 ) -> None:  # fmt: skip
-    """A run that dies when it has landed so many records."""
+    """A run that dies after a number of landed records."""
     topic.dies_at = topic.sends + records + 1
     with pytest.raises(SimulatedCrash):
         run(log, journal, topic, clock, number, latest=latest)

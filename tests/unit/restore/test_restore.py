@@ -1,4 +1,4 @@
-"""A restore over a store in memory and a topic that is played: what lands, in which order, and what is refused."""
+"""A restore over a store in memory and a fake topic: what lands, in which order, and what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log against a topic, both in memory: what is explained is no finding, what is not is one, by its name."""
+"""A log against a topic, both in memory: an explained difference is no finding, any other is named."""
 
 from __future__ import annotations
 

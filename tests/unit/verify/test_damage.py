@@ -1,4 +1,4 @@
-"""Planted damage: each kind is found by its name, says where and what is lost, and leaves the log as it was."""
+"""Planted damage: each kind is named with its place and loss, and verification changes nothing."""
 
 from __future__ import annotations
 

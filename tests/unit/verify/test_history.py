@@ -14,7 +14,7 @@ from tests.unit.verify.test_planted_damage import World, batch, made_log, one
 
 
 def test_an_older_manifest_put_back_is_found_despite_the_same_sink(capsys: pytest.CaptureFixture[str]) -> None:
-    """No epoch tells it; but a sink uploads no segment before the one in front of it is committed."""
+    """Epochs do not show it; but a sink uploads no segment before the previous one is committed."""
     world = World(made_log(), capsys)
     world.made.delete_replaced(forget=True)
     key = world.made.place.manifest_key

@@ -197,7 +197,7 @@ def test_a_flipped_byte_in_a_header_is_found(world: World) -> None:
 
 @pytest.mark.parametrize("at", range(4))
 def test_a_wrongly_written_record_is_named_in_its_block(world: World, at: int) -> None:
-    """Checksums agree: only who reads the records sees it."""
+    """Checksums agree: only reading the records shows it."""
     entry = world.entry(at)
     index = read_index(world.made.store, world.made.place, entry)
     lengths = index.rows.column("length").to_pylist()
@@ -397,7 +397,7 @@ def test_non_ascending_offsets_over_segments_are_found(world: World) -> None:
 
 @pytest.mark.parametrize("at", [0, 1])
 def test_a_resurrected_key_is_found(world: World, at: int) -> None:
-    """Key 90 was deleted by the tombstone at offset 90, and an older record of it is back."""
+    """The tombstone at offset 90 deleted key 90, and an older record of it is back."""
     offset = 40 * at + 13
     world.rewrite(at, lambda rs: [replace(r, key=b"key-090") if r.offset == offset else r for r in rs])
     found = one(world.verify(), "key-resurrected")

@@ -89,7 +89,7 @@ def test_replaced_segments_that_still_exist_are_left_out() -> None:
     plan = repair(made)
     assert list(Log(made.store, "topics", "users").read()) == whole
     assert len(plan.left_out) == 2
-    # The compactor's index has marks; a repaired log has none, so that delete horizons begin anew.
+    # The compactor's index has marks; a repaired log has none, so that delete horizons start again.
     assert len(plan.new_indexes) == 1
     assert [s.unmarked_tombstone_count for s in made.manifest.segments] == [1]
 

@@ -64,7 +64,7 @@ def read(made: MadeLog) -> list[Record]:
 
 
 def kept(manifest: Manifest) -> Manifest:
-    """A manifest without what begins anew."""
+    """A manifest without the fields that a repair resets."""
     none = type(manifest.sink)()
     return replace(manifest, log_id="", version=0, last_epoch=0, sink=none, compactor=none, holds=())
 

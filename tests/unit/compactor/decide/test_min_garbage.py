@@ -1,4 +1,4 @@
-"""`segment.min.garbage.ratio`: what is left as it is, and what must then not happen to tombstones and offsets."""
+"""`segment.min.garbage.ratio`: which segments are skipped, and what must then not happen to tombstones and offsets."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_an_unstamped_append_is_too_young_under_a_lag_and_cleanable_without() ->
 
 
 def test_a_clean_segment_is_never_too_young() -> None:
-    """A lag that was raised, or a merge that is young: what is clean holds back nothing behind it."""
+    """After a raised lag or a recent merge, a clean segment does not hold back later ones."""
     manifest = log(10, 20, 30, first_dirty=10, appended=(NOW - 5, 0, 0))
     parts = clean_range(manifest, replace(HALF, min_compaction_lag_ms=10), SEEN)
     assert (parts.end, parts.cleanable_bytes) == (30, 50)

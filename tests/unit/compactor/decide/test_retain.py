@@ -61,7 +61,7 @@ def test_a_record_stays_unless_it_is_superseded_or_its_mark_is_due(row: Row, due
 
 
 def test_a_superseded_tombstone_counts_as_superseded_not_purged_even_if_due() -> None:
-    """A purge is told to readers; this one needs none, for they meet the newer record."""
+    """A purge is reported to readers; this one need not be, because they read the newer record."""
     found = decided(marked(3, is_superseded=True), due={3})
     assert (found.superseded_count, found.purged_count, found.kept_count) == (1, 0, 0)
     assert (found.purged_to, found.purged_epoch) == (-1, 0)
@@ -90,7 +90,7 @@ def test_remaining_records_are_counted_by_their_bytes() -> None:
 
 
 def test_unmarked_tombstones_get_new_marks_and_old_marks_stay() -> None:
-    """A mark that is made anew would begin its time anew, for ever."""
+    """A repeated mark would restart its delay for ever."""
     rows = table(UNMARKED, marked(3), VALUE, marked(4), UNMARKED, KEYLESS)
     keep = np.array([True, True, True, False, True, True])
     assert new_marks(rows, keep, 9).to_pylist() == [9, 3, None, 9, None]

@@ -22,7 +22,7 @@ FOREVER_BYTES = 24
 
 
 def peak_bytes(row_count: int) -> int:
-    """Of Arrow, numpy and Python, while a segment of so many small records is rewritten without every third."""
+    """Memory of Arrow, numpy and Python while a segment of small records is rewritten without every third."""
     store, _ = memory_log([record(n, b"%06d" % n, b"v") for n in range(row_count)], limits=LIMITS)
     (entry,) = load(store).segments
     keep = np.arange(row_count) % 3 != 0

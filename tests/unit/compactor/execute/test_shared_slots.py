@@ -83,7 +83,7 @@ class AlternatingRuns:
         self._over: set[int] = set()
 
     def wait(self, me: int) -> None:
-        """The batch of `me` may begin once the other one has begun its next, or has none."""
+        """The batch of `me` may start once the other run has started its next, or has none."""
         with self._changed:
             self._turn = 1 - me
             self._changed.notify_all()

@@ -16,7 +16,7 @@ SEGMENT_BYTES = 300_000
 """A segment of `SEGMENT_RECORDS` records is near it, so full segments stay as they are."""
 SETTINGS = TopicSettings(min_cleanable_dirty_ratio=0.0, segment_bytes=SEGMENT_BYTES)
 WORST = 1.2
-"""How far above the bound a pass may be: for indexes, headers and blocks that are packed anew."""
+"""How far above the bound a pass may be: for indexes, headers and repacked blocks."""
 
 
 def with_tail(tail_records: int, segment_records: int) -> CostLog:

@@ -162,7 +162,7 @@ def test_a_loop_reports_its_health_from_start_to_end(clock: ManualClock) -> None
 
 def test_a_loop_waits_for_its_store(clock: ManualClock) -> None:
     class Stop(threading.Event):
-        """Whoever waits for it gets the store back the third time."""
+        """The store answers the third request."""
 
         waits = 0
 

@@ -282,7 +282,7 @@ def test_without_a_port_and_a_gateway_nothing_is_measured() -> None:
 
 
 class Gateway(HTTPServer):
-    """What a Pushgateway is told; it answers `status`."""
+    """The pushes that a Pushgateway receives; it answers `status`."""
 
     def __init__(self, status: int = 200) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)

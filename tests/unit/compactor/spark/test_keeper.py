@@ -1,4 +1,4 @@
-"""Whose Spark has died decides what is done about it; and whose settings hold. No JVM is started here."""
+"""Handling of a dead Spark depends on which process started it; precedence of settings. No JVM is started here."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class FakeContext:
 
 
 class FakeSpark:
-    """Stands for pyspark: counts what is started and stopped, and dies when it is told to."""
+    """A fake pyspark: it counts starts and stops, and dies on request."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_given: bool = False) -> None:
         from keyfold_compactor.spark import session as module

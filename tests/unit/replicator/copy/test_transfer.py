@@ -1,4 +1,4 @@
-"""Objects on their way to a replica: what is asked and sent, what is there already, what is told, what is held."""
+"""Copies to a replica: requests and bytes sent, existing objects, errors, and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a store refuses in the middle of a copy: the object comes another way, or is begun anew."""
+"""A store refuses a request during a copy: the object is sent another way, or again from scratch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.transfers import BIG, MIB, THERE, copy, is_there, made, one_s
 
 
 class Refuses(FaultyStore):
-    """Refuses what is asked of the upload that was there before (or of every copy inside the store)."""
+    """Refuses requests of an existing upload (or of every server-side copy)."""
 
     def __init__(self, inner: MemoryStore, operation: str, error: type[StoreError] = StoreError) -> None:
         super().__init__(inner)

@@ -247,7 +247,7 @@ def test_a_forced_promotion_does_not_need_a_damaged_source(keyfold: Keyfold, mad
 
 
 def test_demoting_reports_what_would_be_lost(keyfold: Keyfold, made: MadeLog) -> None:
-    """The old source has two records that its replica never got; they are shown, kept, and only then given up."""
+    """The old source has two records that its replica never got; they are shown, kept, and only then discarded."""
     keyfold.buckets.away.add("log")
     keyfold("promote", REPLICA, "--force")
     at(keyfold.buckets, "dr").append(records("x=1 y=1", 3))
@@ -334,7 +334,7 @@ def test_a_log_becomes_a_replica_only_of_its_continuation(keyfold: Keyfold, made
 
 
 def test_a_second_promotion_finds_a_source_that_came_back(keyfold: Keyfold, made: MadeLog) -> None:
-    """After a fail-over the switch-over's command says what is to be done instead."""
+    """After a fail-over the switch-over's command says what to do instead."""
     keyfold.buckets.away.add("log")
     keyfold("promote", REPLICA, "--force")
     keyfold.buckets.away.clear()

@@ -1,4 +1,4 @@
-"""Before its first commit a replica says that it is one, what it follows, and how much of it is there."""
+"""Before its first commit a replica's marker says what it follows and how much has been copied."""
 
 from __future__ import annotations
 

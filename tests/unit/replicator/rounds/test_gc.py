@@ -1,4 +1,4 @@
-"""What goes at a replica, and when: what was replaced, what rounds have left, uploads that nobody ends."""
+"""Garbage collection at a replica: replaced objects, leftovers of rounds, unfinished uploads."""
 
 from __future__ import annotations
 

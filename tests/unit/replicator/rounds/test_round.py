@@ -404,7 +404,7 @@ def test_a_replicas_lost_manifest_is_reported_and_rewritten_by_the_next_round() 
         worlds.later(120_000)
         state = running.state()
         assert (state.state, state.code, state.host) == (SyncState.BROKEN, "ManifestLost", "far.test")
-        assert "log repair" not in state.hint, "which refuses: replicating is what makes it anew"
+        assert "log repair" not in state.hint, "which refuses: replication creates it again"
         sent = running.runner.tally.totals.objects_sent
         assert running.state().state is SyncState.IN_SYNC
         assert running.runner.tally.totals.objects_sent == sent

@@ -1,4 +1,4 @@
-"""A replica that runs for ever: what it takes in, what it is told, and that it ends when it should."""
+"""A replication loop: which topics it covers, which changes it follows, and that it ends when it should."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_an_unavailable_side_is_waited_for_and_recovers_by_itself(worlds: Worlds
 
 
 def test_stopping_does_not_wait_for_a_long_copy(worlds: Worlds) -> None:
-    """Objects come slowly; told to stop, the run ends after those that are under way."""
+    """Objects are copied slowly; a stopped run ends after those in flight."""
     log = worlds.log()
     for number in range(1, 40):
         log.append(records("a=1", number))

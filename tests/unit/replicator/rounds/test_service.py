@@ -168,7 +168,7 @@ def test_a_replica_removed_during_a_round_leaves_nothing_at_the_source(buckets: 
 
 
 def test_one_failing_replica_delays_no_other(buckets: Buckets) -> None:
-    """One has a credential that this machine has not, one is away."""
+    """One replica has a credential that this machine lacks, one is unavailable."""
     made_log(buckets)
     known = registry(buckets)
     config = {

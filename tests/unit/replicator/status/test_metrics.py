@@ -118,7 +118,7 @@ def test_a_replica_that_could_not_be_opened_does_not_look_healthy() -> None:
     assert meter.values()[names.RUNNING] == {("dr",): 1}
     meter.start_replica("dr")
     again = meter.values()
-    assert again[names.RUNNING] == {("dr",): 0}, "it was edited, and is opened anew"
+    assert again[names.RUNNING] == {("dr",): 0}, "it was edited, and is opened again"
     assert again[names.LAG_RECORDS] == {("dr",): 0}
 
 
@@ -133,7 +133,7 @@ def test_the_last_published_values_are_served() -> None:
         assert found[("keyfold_replica_errors", frozenset({"dr", "SlowDown", "s3.b"}))] == 1
         assert found[("keyfold_replica_failures_total", frozenset({"dr", "SlowDown"}))] == 1
         assert found[("keyfold_replica_partition_failing", frozenset({"dr", "users", "3"}))] == 1
-        assert meter.start_replica("dr") is tally, "a process that reopens the replica continues its counters"
+        assert meter.start_replica("dr") is tally, "a process that opens the replica again continues counting"
         meter.remove_replica("dr")
         assert not _scraped(port)
 

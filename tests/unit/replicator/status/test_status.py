@@ -1,4 +1,4 @@
-"""A replica's status over two stores in memory: from its registration on, with sides that go away, and what is said."""
+"""A replica's status over two stores in memory, from its registration on, with unavailable sides."""
 
 from __future__ import annotations
 

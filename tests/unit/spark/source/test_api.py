@@ -1,4 +1,4 @@
-"""The data source's classes as Spark calls them, without a JVM: with every Spark 4, and what Spark 3.5 is told."""
+"""The data source's classes as Spark calls them, without a JVM: with every Spark 4, and the error of Spark 3.5."""
 
 from __future__ import annotations
 

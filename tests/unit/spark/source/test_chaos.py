@@ -1,7 +1,7 @@
 """A stream against a log that is appended to, cleaned and collected at any moment, with crashes and restarts.
 
 The sink keeps each batch by its number and applies them in order: what it then holds must be the log's latest state, as
-a dict of everything that was ever appended has it. A stream may refuse to go on, and is begun anew then with an empty
+a dict of everything that was ever appended has it. A stream may refuse to continue, and is then restarted with an empty
 sink; what it must not do is go on with a hole.
 """
 

@@ -257,7 +257,7 @@ def with_min_garbage(store: ObjectStore) -> None:
 def test_a_snapshot_that_lost_a_record_below_a_parts_first_dirty_offset_fails(
     compact: Callable[[ObjectStore], None],
 ) -> None:
-    """What has gone for a record behind the snapshot's end is not told by `first_dirty_offset` alone."""
+    """`first_dirty_offset` alone does not show records superseded by one after the snapshot's end."""
     store, sink = memory_log(
         [record(0, "x", "1"), record(1, "y", "1"), record(2, "z", "1" * 50)],
         [record(3, "a", "1" * 50), record(4, "b", "1")],
