@@ -103,9 +103,9 @@ def rolled(rolls: int, records_a_roll: int, value_bytes: int) -> tuple[Asked, Co
     crashes: list[BaseException] = []
     with ThreadPoolExecutor(1) as pool:
         queue = SerialQueue(pool, crashes.append)
-        tools = WriterResources(store, _Source(), clock, InFlight(), lambda _: None)
+        resources = WriterResources(store, _Source(), clock, InFlight(), lambda _: None)
         retry = QueueRetry(queue, dice, Backoff(1, 2))
-        writer = PartitionWriter(session, queue, retry, RollPolicy(1 << 40, SEGMENT_MS), tools)
+        writer = PartitionWriter(session, queue, retry, RollPolicy(1 << 40, SEGMENT_MS), resources)
         for offset in range(rolls * records_a_roll):
             row = Record(offset, 5, "CreateTime", b"k", dice.randbytes(value_bytes), (), 3)
             writer.append(columns([row]), 100.0)

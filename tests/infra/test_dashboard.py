@@ -15,14 +15,14 @@ from tests.support.grafana_dashboard import COLUMNS, COMMAND, PAGE, text
 from tests.support.promql import names_in
 from tests.support.served_metrics import TARGET_LABELS, all_served
 
-BOARD: dict[str, Any] = json.loads(PAGE.read_text(encoding="utf-8"))
-PANELS = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
+DASHBOARD: dict[str, Any] = json.loads(PAGE.read_text(encoding="utf-8"))
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 each_panel = each("panel", {f"{panel['id']}-{panel['title']}": panel for panel in PANELS})
 
 # Prometheus makes this one of the rules that it evaluates.
 ALERTS = {"ALERTS": frozenset({"alertname", "alertstate", "severity", "service"})}
 
-# Shown in another way, or of no use on a board: words, Connect's means and maxima beside what is counted here.
+# Shown in another way, or of no use on a dashboard: words, Connect's means and maxima beside what is counted here.
 LEFT_OUT = {
     *("keyfold_compactor_partitions", "keyfold_compactor_runs_total", "keyfold_compactor_segments_expired_total"),
     "kafka_log_logcleanermanager_uncleanable_bytes",
@@ -81,9 +81,9 @@ def test_what_people_may_ask_has_a_panel() -> None:
 
 
 def test_panels_have_numbers_of_their_own_and_do_not_overlap() -> None:
-    assert max(Counter(panel["id"] for panel in BOARD["panels"]).values()) == 1
+    assert max(Counter(panel["id"] for panel in DASHBOARD["panels"]).values()) == 1
     taken: dict[tuple[int, int], str] = {}
-    for panel in BOARD["panels"]:
+    for panel in DASHBOARD["panels"]:
         place = panel["gridPos"]
         assert 0 <= place["x"] < place["x"] + place["w"] <= COLUMNS
         for y in range(place["y"], place["y"] + place["h"]):
@@ -95,13 +95,13 @@ def test_panels_have_numbers_of_their_own_and_do_not_overlap() -> None:
 
 
 def test_nothing_names_a_data_source_of_somebody() -> None:
-    (source,) = (one for one in BOARD["templating"]["list"] if one["type"] == "datasource")
+    (source,) = (one for one in DASHBOARD["templating"]["list"] if one["type"] == "datasource")
     assert source["name"] == "datasource"
-    queried = [one for one in BOARD["templating"]["list"] if one["type"] == "query"]
+    queried = [one for one in DASHBOARD["templating"]["list"] if one["type"] == "query"]
     assert [one["name"] for one in queried] == ["namespace", "job", "topic"]
     holders = [*queried, *PANELS, *(target for panel in PANELS for target in panel["targets"])]
     assert {holder["datasource"]["uid"] for holder in holders} == {"${datasource}"}
-    assert "id" not in BOARD, "Grafana gives it one at import"
+    assert "id" not in DASHBOARD, "Grafana gives it one at import"
 
 
 @each_panel

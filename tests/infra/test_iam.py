@@ -149,7 +149,7 @@ SERVICES = sorted(NAMES - {"bucket"})
 each_service = each("name", by_name(SERVICES))
 with_and_without_the_buckets_policy = each("by_bucket", {"with the bucket's policy": True, "without it": False})
 CREATED = {"if_none_match": "*"}
-SWAPPED = {"if_match": '"etag"'}
+UPDATED = {"if_match": '"etag"'}
 
 
 @each_service
@@ -157,7 +157,7 @@ SWAPPED = {"if_match": '"etag"'}
 @with_and_without_the_buckets_policy
 def test_nobody_writes_over_what_stands_for_ever(name: str, key: str, by_bucket: bool) -> None:
     assert not allowed(name, put(key), by_bucket=by_bucket)
-    assert not allowed(name, put(key, **SWAPPED), by_bucket=by_bucket)
+    assert not allowed(name, put(key, **UPDATED), by_bucket=by_bucket)
 
 
 @each_service
@@ -190,7 +190,7 @@ def test_nobody_gets_beyond_the_folder(name: str) -> None:
     for key in (f"other/{SEGMENT}", "other/x", f"{TOPICS_DIR}x/{MANIFEST}"):
         for action in ("s3:GetObject", "s3:DeleteObject", "s3:AbortMultipartUpload", "s3:GetObjectVersion"):
             assert not allowed(name, Call(action, f"arn:aws:s3:::b/{key}", {}), by_bucket=False)
-        for conditions in (CREATED, SWAPPED):
+        for conditions in (CREATED, UPDATED):
             context = dict(put("x", **conditions).context)
             assert not allowed(name, Call("s3:PutObject", f"arn:aws:s3:::b/{key}", context), by_bucket=False)
     for prefix in ("other/", "", "x"):
@@ -265,14 +265,14 @@ def admin(call: Call) -> tuple[str, ...]:
 
 @each("key", by_name([SEGMENT, CLEANED, INDEX, "_schemas/1.avsc", "_restores/t/t@id/partition=0/1.window"]))
 def test_even_an_administrator_does_not_write_over_a_segment(key: str) -> None:
-    assert admin(put(key)) == admin(put(key, **SWAPPED)) == ("DenyOverwriting",)
+    assert admin(put(key)) == admin(put(key, **UPDATED)) == ("DenyOverwriting",)
     assert admin(put(key, **CREATED)) == ()
 
 
 @each("key", by_name([MANIFEST, FIRST_COPY, "_sinks/users/orders.json", "_replicas/dr.json", "_replica.json"]))
 def test_even_an_administrator_swaps_by_condition(key: str) -> None:
     assert admin(put(key)) == ("DenyUnconditionalSwaps",)
-    assert admin(put(key, **CREATED)) == admin(put(key, **SWAPPED)) == ()
+    assert admin(put(key, **CREATED)) == admin(put(key, **UPDATED)) == ()
 
 
 def test_parts_need_no_condition_and_ending_an_upload_does() -> None:
@@ -290,7 +290,7 @@ def test_nothing_goes_without_tls_or_under_another_encryption() -> None:
     assert admin(put(SEGMENT, **CREATED, x_amz_server_side_encryption="AES256")) == ("DenyOtherEncryption",)
     assert admin(put(SEGMENT, **CREATED, x_amz_server_side_encryption="aws:kms")) == ()
     own = {"x_amz_server_side_encryption_customer_algorithm": "AES256"}
-    assert admin(put(SEGMENT, **CREATED, **own)) == admin(put(MANIFEST, **SWAPPED, **own)) == ("DenyKeysOfCallers",)
+    assert admin(put(SEGMENT, **CREATED, **own)) == admin(put(MANIFEST, **UPDATED, **own)) == ("DenyKeysOfCallers",)
 
 
 # The documents themselves

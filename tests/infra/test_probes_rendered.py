@@ -26,7 +26,7 @@ from keyfold.store.api import ObjectStore
 from tests.support.cleaning import Sink, load, record
 from tests.support.helm import VALUE_SETS, template
 from tests.support.kafka import KafkaBroker, produce_all, synthetic
-from tests.support.local_pod import LocalPod, PodEnvironment, verified
+from tests.support.local_pod import LocalPod, PodInputs, verified
 from tests.support.moto import ACCESS_KEY_ID, SECRET_ACCESS_KEY, LocalS3Process
 from tests.support.proof import Rig, wait_for
 from tests.support.rendered import Object
@@ -35,7 +35,7 @@ from tests.support.s3_gate import Gate
 pytestmark = [pytest.mark.real, pytest.mark.kafka]
 
 KEYS = {"access-key-id": ACCESS_KEY_ID, "secret-access-key": SECRET_ACCESS_KEY}
-STORE_SEEN_AWAY_S = 90.0
+STORE_AWAY_NOTICED_S = 90.0
 """The services ask a store that is away again for up to a minute."""
 
 
@@ -60,10 +60,10 @@ def gate(s3: LocalS3Process) -> Iterator[Gate]:
         yield opened
 
 
-def places(gate: Gate, kafka: str = "") -> PodEnvironment:
+def places(gate: Gate, kafka: str = "") -> PodInputs:
     """Where the laptop's broker and store are."""
     addresses = {"http://s3.keyfold.svc:9000": gate.url, "kafka.keyfold.svc:9092": kafka}
-    return PodEnvironment(addresses, {"s3-keys": KEYS})
+    return PodInputs(addresses, {"s3-keys": KEYS})
 
 
 # The sink
@@ -100,7 +100,7 @@ def test_a_sink_says_how_it_is_in_every_state_and_loses_nothing_when_it_is_told_
         with gate.shut():
             assert produce_all(kafka, "orders", synthetic(2000, key_count=100, seed=1)) == 2000
             for _ in range(20):
-                assert pod.probe("liveness").is_good, "a store that is away is no reason to start it anew"
+                assert pod.probe("liveness").is_good, "a store that is unavailable is no reason for a restart"
                 time.sleep(1)
         pod.until("readiness", is_good=True)
         assert produce_all(kafka, "users", synthetic(3000, key_count=100, seed=2)) == 3000
@@ -164,7 +164,7 @@ def test_a_sink_that_cannot_go_on_lives_and_is_not_ready(
     with pod:
         pod.starts()
         pod.until("readiness", is_good=False, words="has failed")
-        assert pod.probe("liveness").is_good, "to start it anew would cure nothing"
+        assert pod.probe("liveness").is_good, "a restart would not help"
         assert pod.ends() in {0, 1}
 
 
@@ -204,12 +204,12 @@ def test_a_compactor_says_how_it_is_in_every_state_and_cleans(
                 pod.starts()
                 pod.until("readiness", is_good=False, words="has not answered yet: ")
                 assert pod.probe("liveness").is_good
-            pod.until("readiness", is_good=True, within_s=STORE_SEEN_AWAY_S)
+            pod.until("readiness", is_good=True, within_s=STORE_AWAY_NOTICED_S)
             assert pod.probe("liveness").is_good
             with gate.shut():
-                pod.until("readiness", is_good=False, words="has not answered for", within_s=STORE_SEEN_AWAY_S)
+                pod.until("readiness", is_good=False, words="has not answered for", within_s=STORE_AWAY_NOTICED_S)
                 assert pod.probe("liveness").is_good
-            pod.until("readiness", is_good=True, within_s=STORE_SEEN_AWAY_S)
+            pod.until("readiness", is_good=True, within_s=STORE_AWAY_NOTICED_S)
             sink = Sink.open(store, Place("topics", "users", 0), clock=SystemClock())
             sink.append([record(0, "a", "1"), record(1, "a", "2")])
             wait_for(lambda: load(store).first_dirty_offset == 2, 240, f"a pass: {pod.said[-2000:]}")
@@ -232,7 +232,7 @@ def test_a_compactor_whose_spark_does_not_start_is_not_ready(
     finally:
         store.close()
     here = places(gate)
-    broken = PodEnvironment(here.addresses, here.secrets, {"JAVA_HOME": str(tmp_path / "no-java")})
+    broken = PodInputs(here.addresses, here.secrets, {"JAVA_HOME": str(tmp_path / "no-java")})
     pod = LocalPod(laptop, "Deployment/kf-keyfold-compactor", tmp_path, broken, name="kf-keyfold-compactor-0")
     with pod:
         pod.starts()
@@ -257,7 +257,7 @@ def test_a_compactor_that_never_reached_its_store_ends_when_it_is_told_to(
 
 def test_a_replicator_says_how_it_is_in_every_state(s3: LocalS3Process, gate: Gate, tmp_path: Path) -> None:
     environment = {**s3.environment, "AWS_ENDPOINT_URL": gate.url}
-    given = PodEnvironment(secrets={"keyfold-dr": KEYS}, environment=environment)
+    given = PodInputs(secrets={"keyfold-dr": KEYS}, environment=environment)
     rendered = template(VALUE_SETS / "replica.yaml")
     pod = LocalPod(rendered, "Deployment/kf-keyfold-replica", tmp_path, given, name="kf-keyfold-replica-0")
     store, there = s3.location("example-log").open(), s3.location("log-dr").open()
@@ -273,9 +273,9 @@ def test_a_replicator_says_how_it_is_in_every_state(s3: LocalS3Process, gate: Ga
             pod.until("readiness", is_good=True)
             wait_for(lambda: _next_offset(there) == 2, 120, "the first records")
             with gate.shut():
-                pod.until("readiness", is_good=False, words="has not answered for", within_s=STORE_SEEN_AWAY_S)
+                pod.until("readiness", is_good=False, words="has not answered for", within_s=STORE_AWAY_NOTICED_S)
                 assert pod.probe("liveness").is_good
-            pod.until("readiness", is_good=True, within_s=STORE_SEEN_AWAY_S)
+            pod.until("readiness", is_good=True, within_s=STORE_AWAY_NOTICED_S)
             sink.append([record(2, "b", "1")])
             wait_for(lambda: _next_offset(there) == 3, 120, "the next record")
             assert pod.ends() == 0, pod.said[-3000:]

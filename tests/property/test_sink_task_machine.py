@@ -1,7 +1,7 @@
-"""A task under everything at once: orders, rebalances, rivals, refusals, failures, in any order and any interleaving.
+"""A task with commands, rebalances, rival sinks, refusals and failures in any order and any interleaving.
 
-What must hold: each record is in its log once and in order; nothing is read while the task is paused; the group is
-never told more than the log has; what the task reports is true; and when all is quiet, everything has arrived.
+Each record is in its log once and in order. Nothing is read while the task is paused. A group offset never exceeds the
+end of the log. The task's reports are true. When all faults have ended, every record arrives.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ class SinkTaskMachine(RuleBasedStateMachine):
     @rule(choices=st.lists(st.integers(0, 5), min_size=1, max_size=6))
     def work(self, choices: list[int]) -> None:
         for choice in choices:
-            self.machine.hands.work(choice)
+            self.machine.executor.work(choice)
             self.machine.check()
 
     @rule()
     def go_on_for_a_while(self) -> None:
-        """Without it a partition seldom comes as far as to be read."""
+        """Run several rounds. Without this rule a partition is seldom read."""
         for _ in range(8):
             self.machine.turn()
-            self.machine.hands.work()
-            self.machine.hands.work()
+            self.machine.executor.work()
+            self.machine.executor.work()
             self.machine.check()
 
     @rule(milliseconds=st.sampled_from([10, 200, 1_500, 20_000, 70_000]))

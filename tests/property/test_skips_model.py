@@ -1,7 +1,7 @@
-"""Whatever fails and wherever a sink dies: each offset is in the log, in a gap with its cause, or not committed yet.
+"""Each offset is in the log, in a gap with its cause, or not committed yet, whatever fails and wherever a sink dies.
 
-Never both, never neither, and the dead letter of what was skipped is there before its offset is passed. The topic is a
-list; a value says what it is: good, poison, or in need of a schema that is not known yet.
+Exactly one of them holds, and the dead letter of a skipped record is delivered before its offset is committed. A topic
+is a list. A value says whether the record is good, is rejected, or needs a schema that is not known yet.
 """
 
 from __future__ import annotations
@@ -21,7 +21,15 @@ from keyfold.verify.partition import verify_partition
 from keyfold_sink.validate.record_validation import RecordValidation
 from keyfold_sink.write.partition import PartitionWriter
 from keyfold_sink.write.skips import Skips
-from tests.support.sink_desk import PLACE, Desk, FakeChecks, FakeTopic, MakeDesk, desks, message
+from tests.support.sink_validation import (
+    PLACE,
+    FakeChecks,
+    FakeTopic,
+    MakeValidationRig,
+    ValidationRig,
+    message,
+    validation_rigs,
+)
 
 VALUES = (b"good", b"!a", b"!b", b"?maybe")
 CRASHES = (FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER, FaultKind.CRASH_LATE)
@@ -42,23 +50,25 @@ STEPS = st.one_of(
 
 
 class World:
-    """A topic, a sink that reads it, and what must hold at any moment."""
+    """A topic, a sink that reads it, and the invariants of its log."""
 
-    def __init__(self, make: MakeDesk) -> None:
+    def __init__(self, make: MakeValidationRig) -> None:
         self.inner = MemoryStore()
         self.store = FaultyStore(self.inner)
         self.topic = FakeTopic()
         self.checks = FakeChecks()
-        self.desk: Desk = make(store=self.store, topic=self.topic, checks=self.checks, flush_size=5, limit_bytes=3000)
+        self.rig: ValidationRig = make(
+            store=self.store, topic=self.topic, checks=self.checks, flush_size=5, limit_bytes=3000
+        )
         self.records: list[Message] = []
         self.end = 0
-        self.read = 0  # offsets that were handed over
+        self.read = 0  # end of the records that were handed over
 
     def step(self, name: str, *arguments: Any) -> None:
         getattr(self, "do_" + name.replace(" ", "_"))(*arguments)
-        self.desk.validation.resume_waiting()
-        assert self.desk.failures == []
-        self.desk.owner.queue.wait_idle(0.01 if self.topic.is_away else 20)
+        self.rig.validation.resume_waiting()
+        assert self.rig.failures == []
+        self.rig.owner.queue.wait_idle(0.01 if self.topic.is_away else 20)
 
     def do_produce(self, rows: list[tuple[bytes, int]]) -> None:
         for value, distance in rows:
@@ -67,13 +77,13 @@ class World:
 
     def do_read(self, count: int) -> None:
         fresh = [m for m in self.records if (m.offset() or 0) >= self.read][:count]
-        if fresh and not self.desk.owner.holds:
+        if fresh and not self.rig.owner.holds:
             self.read = (fresh[-1].offset() or 0) + 1
-            self.desk.take(*fresh)
+            self.rig.take(*fresh)
 
     def do_end(self) -> None:
-        if self.read == self.end and not self.desk.owner.holds:
-            self.desk.validation.read_to(self.desk.owner, self.end)
+        if self.read == self.end and not self.rig.owner.holds:
+            self.rig.validation.read_to(self.rig.owner, self.end)
 
     def do_schema(self, known: bool) -> None:
         self.checks.asking, self.checks.known = False, known
@@ -82,48 +92,48 @@ class World:
         self.topic.is_away = away
 
     def do_tick(self, ms: int) -> None:
-        self.desk.clock.advance(ms)
-        self.desk.writer.roll_if_due()
+        self.rig.clock.advance(ms)
+        self.rig.writer.roll_if_due()
 
     def do_roll(self) -> None:
-        self.desk.commit_later()
+        self.rig.commit_later()
 
     def do_crash(self, kind: FaultKind, calls: int) -> None:
-        """The process dies at one of its next calls of the store, or where it stands."""
+        """Let the process die at one of its next calls of the store, or between two calls."""
         at = len(self.store.calls) + calls
         self.store.add(Fault(at, kind))
-        self.desk.commit_later()
+        self.rig.commit_later()
         if not self.topic.is_away:
-            self.desk.owner.queue.wait_idle(60)
-        self._begin_anew()
+            self.rig.owner.queue.wait_idle(60)
+        self._restart()
 
     def do_set_back(self) -> None:
-        self._begin_anew()
+        self._restart()
 
-    def _begin_anew(self) -> None:
-        self.desk.owner.queue.close()
-        assert self.desk.owner.queue.wait_idle(60)
+    def _restart(self) -> None:
+        self.rig.owner.queue.close()
+        assert self.rig.owner.queue.wait_idle(60)
         self.store.land()
         self.store = FaultyStore(self.inner)
-        self.desk.store = self.store
-        self.desk.claim()
-        self.read = max(0, self.desk.session.manifest.next_offset - 1)  # the log's last record is read again
+        self.rig.store = self.store
+        self.rig.claim()
+        self.read = max(0, self.rig.session.manifest.next_offset - 1)  # the log's last record is read again
 
     def finish(self) -> None:
-        """Faults end; all that the topic has comes through."""
+        """End all faults, and read the topic to its end."""
         self.do_kafka(away=False)
         self.do_schema(known=True)
         for _ in range(len(self.records) + 5):
-            self.desk.clock.advance(1000)
-            self.desk.validation.resume_waiting()
+            self.rig.clock.advance(1000)
+            self.rig.validation.resume_waiting()
             self.do_read(100)
         self.do_end()
-        assert self.desk.validation.kept_bytes == 0
-        self.desk.commit()
-        assert [crash for crash in self.desk.crashes if not isinstance(crash, SimulatedCrash)] == []
+        assert self.rig.validation.kept_bytes == 0
+        self.rig.commit()
+        assert [crash for crash in self.rig.crashes if not isinstance(crash, SimulatedCrash)] == []
 
     def check(self) -> None:
-        manifest = self.desk._log().load().manifest
+        manifest = self.rig._log().load().manifest
         delivered = set(self.topic.offsets)
         objects = (self.inner.get(PLACE.key(entry.name)).data for entry in manifest.segments)
         kept = {r.offset: r.value for data in objects for r in read_records(data)}
@@ -143,12 +153,12 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def make() -> Iterator[MakeDesk]:
-    with desks() as build:
+def make() -> Iterator[MakeValidationRig]:
+    with validation_rigs() as build:
         yield build
 
 
-def live(make: MakeDesk, steps: list[Step]) -> None:
+def live(make: MakeValidationRig, steps: list[Step]) -> None:
     """Go through the steps, and then to an end at which everything has come through."""
     world = World(make)
     try:
@@ -158,18 +168,18 @@ def live(make: MakeDesk, steps: list[Step]) -> None:
             world.check()
         world.finish()
         world.check()
-        assert world.desk.session.manifest.next_offset == world.end
-        assert world.desk.in_flight.size_bytes == 0
-        report = verify_partition(world.inner, PLACE, clock=world.desk.clock, random=world.desk.random)
+        assert world.rig.session.manifest.next_offset == world.end
+        assert world.rig.in_flight.size_bytes == 0
+        report = verify_partition(world.inner, PLACE, clock=world.rig.clock, random=world.rig.random)
         assert [finding for finding in report.findings if finding.kind.is_damage] == []
     finally:
-        world.desk.owner.queue.close()
+        world.rig.owner.queue.close()
 
 
 @pytest.mark.sharded
 @settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=st.lists(STEPS, min_size=3, max_size=40))
-def test_every_offset_is_in_one_place(make: MakeDesk, steps: list[Step]) -> None:
+def test_every_offset_is_in_one_place(make: MakeValidationRig, steps: list[Step]) -> None:
     live(make, steps)
 
 
@@ -188,7 +198,7 @@ BUGS: dict[str, tuple[type, str, Any]] = {
 
 
 @pytest.mark.parametrize("bug", BUGS)
-def test_a_planted_bug_is_found(make: MakeDesk, monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
+def test_a_planted_bug_is_found(make: MakeValidationRig, monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
     kind, name, broken = BUGS[bug]
     monkeypatch.setattr(kind, name, broken)
 

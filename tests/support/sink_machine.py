@@ -1,7 +1,7 @@
-"""A task whose threads are one: its loop turns, and its lanes' jobs run, when a test says so.
+"""A task in a single thread: rounds of its loop, and the jobs of its serial queues, run when a test says so.
 
-So every interleaving of orders, rebalances, commits and failures can be had, and had again. `TaskMachine` is what a
-state machine of Hypothesis does; `check` holds what must be true between any two steps.
+So every interleaving of commands, rebalances, commits and failures can be produced and repeated. `TaskMachine` has the
+steps of Hypothesis's state machine; `check` asserts the invariants between any two steps.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ _CONFIG: Final = {
 }
 
 
-class Hands(Executor):
-    """Runs a job when it is told to; `at_once`: as soon as it is given."""
+class ManualExecutor(Executor):
+    """An executor that runs a job when a test says so, or at once if `runs_immediately`."""
 
     def __init__(self) -> None:
         self.jobs: list[Callable[[], None]] = []
-        self.at_once = False
+        self.runs_immediately = False
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -68,17 +68,17 @@ class Hands(Executor):
         def job() -> None:
             try:
                 future.set_result(fn(*args, **kwargs))
-            except Exception as error:  # noqa: BLE001 - whoever asks for the result gets it
+            except Exception as error:  # noqa: BLE001 - `Future.result` raises it
                 future.set_exception(error)
 
-        if self.at_once:
+        if self.runs_immediately:
             job()
         else:
             self.jobs.append(job)
         return future
 
     def work(self, choice: int = 0) -> None:
-        """Run one job, if there is one."""
+        """Run one pending job, if any."""
         if self.jobs:
             self.jobs.pop(choice % len(self.jobs))()
 
@@ -89,14 +89,14 @@ class Hands(Executor):
 
 
 class TaskMachine:
-    """A task with three partitions, a rival, and somebody who gives orders."""
+    """A task with three partitions, a rival sink, and commands."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.store = MemoryStore()
         self.kafka = FakeConsumer(idle_s=0.0, batch=5)
         self.source = FakeSource(self.kafka)
-        self.hands = Hands()
+        self.executor = ManualExecutor()
         self.commands = TaskCommands(threading.Event())
         self.statuses: list[TaskStatus] = []
         self.owned: set[Key] = set()
@@ -106,7 +106,7 @@ class TaskMachine:
         self._read_when_paused: int | None = None
         self.kafka.refuse = self._refuse
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(worker, "IoPool", lambda: self.hands)
+            patch.setattr(worker, "IoPool", lambda: self.executor)
             self.task = SinkTask(
                 SinkOptions.parse(_CONFIG),
                 store=self.store,
@@ -130,7 +130,7 @@ class TaskMachine:
     # Steps
 
     def turn(self) -> None:
-        """Once around the loop, a little later."""
+        """Run one round of the task's loop, 1 ms later."""
         self.clock.advance(1)
         self.task.run_round(self.kafka)
         if not self.is_paused:
@@ -139,41 +139,41 @@ class TaskMachine:
             self._read_when_paused = self.kafka.handed_over.total()
 
     def command(self, command: TaskCommand) -> None:
-        """Somebody gives an order."""
+        """Send a command to the task."""
         self.commands.add(command)
         if command is not TaskCommand.FLUSH:
             self.is_paused = command is TaskCommand.PAUSE
-            self._read_when_paused = None  # until the task has had a turn
+            self._read_when_paused = None  # until the task has run a round
 
     def produce(self, key: Key, count: int, hole: int) -> None:
-        """Records, and behind them offsets that nobody can read."""
+        """Produce records, and unreadable offsets after them."""
         begin = self.kafka.end(key)
         self.kafka.produce(key, range(begin, begin + count))
         self.kafka.hole(key, hole)
 
     def assign(self, key: Key) -> None:
-        """The group gives a partition; one that the task has comes anew."""
+        """Assign a partition, also one that the task already has."""
         self.owned.add(key)
         self.kafka.tell("on_assign", key)
 
     def take_away(self, key: Key, *, lost: bool, in_time: bool) -> None:
-        """The group takes a partition. `in_time`: what the task flushes then is committed before it is gone."""
+        """Revoke a partition. If `in_time`, the task's last flush is committed before the partition is gone."""
         self.owned.discard(key)
         self.kafka.tell("on_lost" if lost else "on_revoke", key)
-        self.hands.at_once = in_time
+        self.executor.runs_immediately = in_time
         self.turn()
-        self.hands.at_once = False
+        self.executor.runs_immediately = False
 
     def rival(self, key: Key, records: int) -> None:
-        """Another sink claims the partition and writes some records."""
+        """Let another sink claim the partition and write some records."""
         log = self.log(key)
         log.create(topic_id="T", cluster_id="C")
         session = log.claim_sink()
-        hands = Hands()
-        hands.at_once = True
-        queue = SerialQueue(hands, lambda _error: None)
-        tools = WriterResources(self.store, self.source, self.clock, InFlight(), lambda _event: None)
-        writer = PartitionWriter(session, queue, QueueRetry(queue, Random(0)), RollPolicy(10**7, 10**7), tools)
+        executor = ManualExecutor()
+        executor.runs_immediately = True
+        queue = SerialQueue(executor, lambda _error: None)
+        resources = WriterResources(self.store, self.source, self.clock, InFlight(), lambda _event: None)
+        writer = PartitionWriter(session, queue, QueueRetry(queue, Random(0)), RollPolicy(10**7, 10**7), resources)
         rows = [m for m in self.kafka.records.get(key, []) if (m.offset() or 0) >= writer.position][:records]
         if rows:
             writer.append(columns(rows), 100.0)
@@ -181,16 +181,16 @@ class TaskMachine:
         assert queue.crash is None
 
     def report_error(self, key: Key, code: int) -> None:
-        """The client reports an error of a partition."""
+        """Let the client report an error of a partition."""
         if key in self.kafka.fetched:
             self.kafka.inject(key, code)
 
     def log(self, key: Key) -> PartitionLog:
-        """The partition's log, as anybody sees it."""
+        """Return the partition's log, opened independently of the task."""
         return PartitionLog(self.store, Place("topics", *key), clock=self.clock, random=Random(3))
 
     def next_offset(self, key: Key) -> int:
-        """Where the log ends; 0 where there is none."""
+        """Return the end of the log, or 0 without a log."""
         try:
             data = self.store.get(Place("topics", *key).manifest_key).data
         except ObjectNotFound:
@@ -199,18 +199,18 @@ class TaskMachine:
             self._seen[key] = data, self.log(key).load().manifest.next_offset
         return self._seen[key][1]
 
-    # What must hold
+    # Invariants
 
     def check(self) -> None:
-        """Between any two steps."""
+        """Assert the invariants that hold between any two steps."""
         if self._read_when_paused is not None:
             assert self.kafka.handed_over.total() == self._read_when_paused, "read while paused"
         for key, offset in self.kafka.group_offsets.items():
-            assert offset <= self.next_offset(key), "the group knows more than the log"
+            assert offset <= self.next_offset(key), "a group offset exceeds the log's end"
         assert self.group.fetching.consumer is self.kafka
         fetched = {key for key, owner in self.group.assigned.items() if owner.is_fetched}
         assert fetched == set(self.kafka.fetched), "the client fetches something else than the task thinks"
-        assert set(self.group.assigned) <= self.owned, "has what was taken away"
+        assert set(self.group.assigned) <= self.owned, "still has a revoked partition"
         wanted_paused = fetched if self.group.fetching.reasons else set()
         assert wanted_paused <= self.kafka.paused
         assert not (fetched - wanted_paused) & self.kafka.paused
@@ -220,7 +220,7 @@ class TaskMachine:
     def _check_status(self, status: TaskStatus) -> None:
         for partition in status.partitions:
             key = (partition.topic, partition.partition)
-            assert partition.next_offset <= self.next_offset(key), "says durable what is not"
+            assert partition.next_offset <= self.next_offset(key), "reports more than is durable"
             if partition.state is RunState.FAILED:
                 assert partition.error
                 assert partition.error_ms > 0
@@ -229,7 +229,7 @@ class TaskMachine:
         assert (status.state is RunState.FAILED) == failed
 
     def check_records(self) -> None:
-        """Each record is in its log once, in order, as far as the log goes."""
+        """Assert that each record below the log's end is in the log once and in order."""
         for key in KEYS:
             end = self.next_offset(key)
             produced = [m.offset() for m in self.kafka.records.get(key, []) if (m.offset() or 0) < end]
@@ -237,18 +237,18 @@ class TaskMachine:
             assert found == produced
 
     def quiet(self, until: Callable[[], bool]) -> None:
-        """Nothing happens but work."""
+        """Run rounds and jobs, without faults, until the condition holds."""
         for _ in range(400):
             self.turn()
-            while self.hands.jobs:
-                self.hands.work()
+            while self.executor.jobs:
+                self.executor.work()
             self.clock.advance(500)
             self.check()
             if until():
                 break
 
     def walk(self, random: Random, steps: int) -> None:
-        """Anything, in any order; mostly work, or nothing comes far."""
+        """Take random steps, most of which are rounds and jobs, as otherwise little is committed."""
         for key in KEYS:
             self.assign(key)
         things = (
@@ -262,7 +262,7 @@ class TaskMachine:
             lambda: self.clock.advance(random.choice((10, 200, 1_500, 20_000))),
             lambda: setattr(self, "refusals", random.randint(0, 3)),
             self.turn,
-            self.hands.work,
+            self.executor.work,
         )
         for _ in range(steps):
             random.choice(things)()
@@ -272,7 +272,7 @@ class TaskMachine:
     def _some_work(self) -> None:
         for _ in range(3):
             self.turn()
-            self.hands.work()
+            self.executor.work()
             self.check()
 
     def _take_one_away(self, random: Random) -> None:
@@ -281,14 +281,14 @@ class TaskMachine:
             self.take_away(key, lost=random.random() < 0.3, in_time=random.random() < 0.5)
 
     def settle(self) -> None:
-        """Nothing happens any more but work: all of it comes to be in the logs."""
+        """End all faults and run until every record is in its log."""
         self.command(TaskCommand.RESUME)
         self.refusals = 0
-        self.quiet(lambda: not self.hands.jobs)
+        self.quiet(lambda: not self.executor.jobs)
         for key in KEYS:
             owner = self.group.assigned.get(key)
             if owner is None or owner.failure is not None:
-                self.assign(key)  # where it has failed, it is begun anew
+                self.assign(key)  # an assignment restarts a failed partition
         self.quiet(lambda: all(self.next_offset(key) >= self.kafka.end(key) for key in KEYS))
         self.check_records()
         ends = {key: self.next_offset(key) for key in KEYS}

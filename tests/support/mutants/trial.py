@@ -67,7 +67,7 @@ class _OutOfTime(Exception):
 
 
 class _PytestFailed(Exception):
-    """Pytest ended without a result."""
+    """Pytest ended without a report."""
 
 
 class Trial:

@@ -32,102 +32,102 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def vitals(clock: ManualClock) -> Liveness:
+def liveness(clock: ManualClock) -> Liveness:
     found = Liveness(clock, QUIET_MAX_S)
     found.begun()
     return found
 
 
 def test_who_starts_is_alive_and_not_ready_whatever_the_store_says(clock: ManualClock) -> None:
-    vitals = Liveness(clock, QUIET_MAX_S)
-    vitals.answered()
-    assert vitals.live().is_good
-    assert vitals.ready().why == "the process is starting"
-    vitals.begun()
-    assert vitals.ready().is_good
+    liveness = Liveness(clock, QUIET_MAX_S)
+    liveness.answered()
+    assert liveness.live().is_good
+    assert liveness.ready().why == "the process is starting"
+    liveness.begun()
+    assert liveness.ready().is_good
 
 
-def test_who_has_just_begun_is_alive_and_not_ready(vitals: Liveness) -> None:
-    assert vitals.live().is_good
-    assert not vitals.ready().is_good
-    assert vitals.ready().why == "the store has not answered yet"
+def test_who_has_just_begun_is_alive_and_not_ready(liveness: Liveness) -> None:
+    assert liveness.live().is_good
+    assert not liveness.ready().is_good
+    assert liveness.ready().why == "the store has not answered yet"
 
 
-def test_who_was_answered_is_ready(vitals: Liveness) -> None:
-    vitals.answered()
-    assert vitals.ready().is_good
+def test_who_was_answered_is_ready(liveness: Liveness) -> None:
+    liveness.answered()
+    assert liveness.ready().is_good
 
 
-def test_silence_beyond_the_bound_is_death_and_a_sign_of_life_undoes_it(vitals: Liveness, clock: ManualClock) -> None:
-    vitals.answered()
+def test_silence_beyond_the_bound_is_death_and_a_sign_of_life_undoes_it(liveness: Liveness, clock: ManualClock) -> None:
+    liveness.answered()
     clock.sleep(QUIET_MAX_S)
-    assert vitals.live().is_good
+    assert liveness.live().is_good
     clock.sleep(1)
-    assert vitals.live().why == "no progress for 101 s; the limit is 100 s"
-    assert not vitals.live().is_good
-    assert vitals.ready() == vitals.live(), "who is not alive is not ready"
-    vitals.moved()
-    assert vitals.live().is_good
-    assert vitals.ready().is_good
+    assert liveness.live().why == "no progress for 101 s; the limit is 100 s"
+    assert not liveness.live().is_good
+    assert liveness.ready() == liveness.live(), "who is not alive is not ready"
+    liveness.moved()
+    assert liveness.live().is_good
+    assert liveness.ready().is_good
 
 
-def test_work_that_goes_on_is_alive_however_long_it_takes(vitals: Liveness, clock: ManualClock) -> None:
+def test_work_that_goes_on_is_alive_however_long_it_takes(liveness: Liveness, clock: ManualClock) -> None:
     for _ in range(50):
         clock.sleep(QUIET_MAX_S - 1)
-        vitals.moved()
-    assert vitals.live().is_good
+        liveness.moved()
+    assert liveness.live().is_good
 
 
-def test_of_several_loops_the_most_silent_one_counts(vitals: Liveness, clock: ManualClock) -> None:
-    vitals.moved("replica dr")
+def test_of_several_loops_the_most_silent_one_counts(liveness: Liveness, clock: ManualClock) -> None:
+    liveness.moved("replica dr")
     clock.sleep(QUIET_MAX_S + 1)
-    vitals.moved()
-    assert vitals.live().why.startswith("replica dr: no progress for 101 s")
-    vitals.over("replica dr")
-    assert vitals.live().is_good
-    vitals.over("replica dr")
+    liveness.moved()
+    assert liveness.live().why.startswith("replica dr: no progress for 101 s")
+    liveness.over("replica dr")
+    assert liveness.live().is_good
+    liveness.over("replica dr")
 
 
-def test_a_store_is_away_when_it_is_asked_in_vain_for_a_while(vitals: Liveness, clock: ManualClock) -> None:
-    vitals.answered()
-    vitals.unanswered("503")
-    assert vitals.ready().is_good, "one lost answer is no outage"
+def test_a_store_is_away_when_it_is_asked_in_vain_for_a_while(liveness: Liveness, clock: ManualClock) -> None:
+    liveness.answered()
+    liveness.unanswered("503")
+    assert liveness.ready().is_good, "one lost answer is no outage"
     clock.sleep(AWAY_S + 1)
-    vitals.moved()
-    assert vitals.ready().why == "the store has not answered for 11 s: 503"
-    assert vitals.live().is_good, "starting it anew would not bring the store back"
-    vitals.answered()
-    assert vitals.ready().is_good
+    liveness.moved()
+    assert liveness.ready().why == "the store has not answered for 11 s: 503"
+    assert liveness.live().is_good, "a restart would not bring the store back"
+    liveness.answered()
+    assert liveness.ready().is_good
 
 
-def test_who_does_not_ask_the_store_does_not_miss_it(vitals: Liveness, clock: ManualClock) -> None:
-    vitals.answered()
+def test_who_does_not_ask_the_store_does_not_miss_it(liveness: Liveness, clock: ManualClock) -> None:
+    liveness.answered()
     clock.sleep(QUIET_MAX_S)
-    assert vitals.ready().is_good
+    assert liveness.ready().is_good
 
 
-def test_a_store_that_never_answered_says_why(vitals: Liveness) -> None:
-    vitals.unanswered("no route to host")
-    assert vitals.ready().why == "the store has not answered yet: no route to host"
+def test_a_store_that_never_answered_says_why(liveness: Liveness) -> None:
+    liveness.unanswered("no route to host")
+    assert liveness.ready().why == "the store has not answered yet: no route to host"
 
 
-def test_a_turn_that_failed_makes_unready_until_one_succeeds(vitals: Liveness) -> None:
-    vitals.answered()
-    vitals.turned("Spark did not start")
-    assert vitals.ready().why == "the last run failed: Spark did not start"
-    assert vitals.live().is_good
-    vitals.turned()
-    assert vitals.ready().is_good
+def test_a_turn_that_failed_makes_unready_until_one_succeeds(liveness: Liveness) -> None:
+    liveness.answered()
+    liveness.turned("Spark did not start")
+    assert liveness.ready().why == "the last run failed: Spark did not start"
+    assert liveness.live().is_good
+    liveness.turned()
+    assert liveness.ready().is_good
 
 
 def test_who_was_told_to_end_is_alive_and_not_ready(clock: ManualClock) -> None:
     stop = threading.Event()
-    vitals = Liveness(clock, QUIET_MAX_S, stop.is_set)
-    vitals.begun()
-    vitals.answered()
+    liveness = Liveness(clock, QUIET_MAX_S, stop.is_set)
+    liveness.begun()
+    liveness.answered()
     stop.set()
-    assert vitals.ready().why == "the process is stopping"
-    assert vitals.live().is_good
+    assert liveness.ready().why == "the process is stopping"
+    assert liveness.live().is_good
 
 
 # What a store says
@@ -217,19 +217,19 @@ def asked(port: int, path: str) -> tuple[int, dict[str, Any]]:
             return error.code, json.loads(error.read())
 
 
-def test_probes_are_answered_beside_metrics(vitals: Liveness) -> None:
-    with serving(CollectorRegistry(), "127.0.0.1", 0, vitals) as port:
+def test_probes_are_answered_beside_metrics(liveness: Liveness) -> None:
+    with serving(CollectorRegistry(), "127.0.0.1", 0, liveness) as port:
         assert asked(port, "/health/live") == (200, {"status": "alive", "message": "last progress 0 s ago"})
         unready = {"error_code": 503, "status": "not ready", "message": "the store has not answered yet"}
         assert asked(port, "/health/ready") == (503, unready)
-        vitals.answered()
+        liveness.answered()
         assert asked(port, "/health/ready?verbose=1") == (200, {"status": "ready", "message": "the store answers"})
         for path in ("/metrics", "/", "/health/ready/"):
             with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
                 assert answer.headers["Content-Type"].startswith("text/plain")
 
 
-def test_a_probe_waits_for_no_scrape(vitals: Liveness) -> None:
+def test_a_probe_waits_for_no_scrape(liveness: Liveness) -> None:
     begun, may_end = threading.Event(), threading.Event()
 
     class Slow:
@@ -240,7 +240,7 @@ def test_a_probe_waits_for_no_scrape(vitals: Liveness) -> None:
 
     registry = CollectorRegistry()
     registry.register(Slow())
-    with serving(registry, "127.0.0.1", 0, vitals) as port:
+    with serving(registry, "127.0.0.1", 0, liveness) as port:
         scrape = threading.Thread(
             target=lambda: urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60).close()
         )
@@ -251,9 +251,9 @@ def test_a_probe_waits_for_no_scrape(vitals: Liveness) -> None:
         scrape.join()
 
 
-def test_idle_connections_keep_no_probe_out_and_hold_few_threads(vitals: Liveness) -> None:
+def test_idle_connections_keep_no_probe_out_and_hold_few_threads(liveness: Liveness) -> None:
     with (
-        serving(CollectorRegistry(), "127.0.0.1", 0, vitals) as port,
+        serving(CollectorRegistry(), "127.0.0.1", 0, liveness) as port,
         contextlib.ExitStack() as held,
     ):
         before = {*threading.enumerate()}

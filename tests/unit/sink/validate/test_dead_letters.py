@@ -17,12 +17,21 @@ from keyfold_sink.group.assignment import PauseReason
 from keyfold_sink.validate.convert.api import ConnectStage
 from keyfold_sink.validate.dead_letter import DeadLetterOrigin, InvalidRecord, letter
 from keyfold_sink.validate.dead_letter_topic import DeadLetterRefused
-from tests.support.sink_desk import CONVERTER, PLACE, Desk, FakeChecks, FakeTopic, MakeDesk, desks, message
+from tests.support.sink_validation import (
+    CONVERTER,
+    PLACE,
+    FakeChecks,
+    FakeTopic,
+    MakeValidationRig,
+    ValidationRig,
+    message,
+    validation_rigs,
+)
 
 
 @pytest.fixture
-def make() -> Iterator[MakeDesk]:
-    with desks() as build:
+def make() -> Iterator[MakeValidationRig]:
+    with validation_rigs() as build:
         yield build
 
 
@@ -41,9 +50,9 @@ def failure(**changes: Any) -> InvalidRecord:
     return InvalidRecord(**(given | changes))
 
 
-def wait_until(desk: Desk, offset: int) -> None:
-    assert desk.owner.queue.wait_idle(60)
-    assert desk.session.refresh().next_offset == offset
+def wait_until(rig: ValidationRig, offset: int) -> None:
+    assert rig.owner.queue.wait_idle(60)
+    assert rig.session.refresh().next_offset == offset
 
 
 def test_a_letter_is_the_record_with_connects_headers_behind_its_own() -> None:
@@ -79,26 +88,26 @@ def test_a_header_that_the_record_has_already_is_not_written_again() -> None:
     assert ("__connect.errors.partition", b"3") in headers
 
 
-def test_letters_arrive_before_the_commit_that_passes_them(make: MakeDesk) -> None:
+def test_letters_arrive_before_the_commit_that_passes_them(make: MakeValidationRig) -> None:
     topic = FakeTopic()
-    desk = make(checks=FakeChecks(), topic=topic)
+    rig = make(checks=FakeChecks(), topic=topic)
     topic.is_away = True
-    desk.take(message(0), message(1, b"!x", headers=[("h", b"1")]), message(2, b"!y", timestamp=(0, 0)))
-    desk.writer.roll_if_due()
-    desk.clock.advance(60_000)
-    desk.writer.roll_if_due()
-    assert not desk.owner.queue.wait_idle(0.1)
-    assert desk.session.manifest.next_offset == 0
-    assert desk.in_flight.size_bytes > 0
+    rig.take(message(0), message(1, b"!x", headers=[("h", b"1")]), message(2, b"!y", timestamp=(0, 0)))
+    rig.writer.roll_if_due()
+    rig.clock.advance(60_000)
+    rig.writer.roll_if_due()
+    assert not rig.owner.queue.wait_idle(0.1)
+    assert rig.session.manifest.next_offset == 0
+    assert rig.in_flight.size_bytes > 0
     topic.is_away = False
-    wait_until(desk, 3)
+    wait_until(rig, 3)
     first, second = topic.letters
     assert (first["key"], first["value"], first["timestamp"], first["headers"][0]) == (b"k1", b"!x", 1001, ("h", b"1"))
     assert "timestamp" not in second
     assert topic.offsets == [1, 2]
-    assert desk.in_flight.size_bytes == 0
-    assert desk.count("kafka_connect_task_error_metrics_deadletterqueue_produce_requests") == 2
-    assert desk.count("kafka_connect_task_error_metrics_deadletterqueue_produce_failures") == 0
+    assert rig.in_flight.size_bytes == 0
+    assert rig.count("kafka_connect_task_error_metrics_deadletterqueue_produce_requests") == 2
+    assert rig.count("kafka_connect_task_error_metrics_deadletterqueue_produce_failures") == 0
 
 
 @pytest.mark.parametrize(
@@ -111,21 +120,21 @@ def test_letters_arrive_before_the_commit_that_passes_them(make: MakeDesk) -> No
     ],
 )
 def test_a_letter_that_kafka_refuses_fails_the_partition_and_passes_nothing(
-    make: MakeDesk, code: int, hint: str
+    make: MakeValidationRig, code: int, hint: str
 ) -> None:
     topic = FakeTopic()
-    desk = make(checks=FakeChecks(), topic=topic)
+    rig = make(checks=FakeChecks(), topic=topic)
     topic.judge = lambda _letter: KafkaError(code, "no")
-    desk.values(0, b"a", b"!x", b"b")
-    assert desk.commit().next_offset == 0
-    (crash,) = desk.crashes
+    rig.values(0, b"a", b"!x", b"b")
+    assert rig.commit().next_offset == 0
+    (crash,) = rig.crashes
     assert isinstance(crash, DeadLetterRefused)
     assert isinstance(crash, LogError)
     assert not crash.retriable
     assert "offset 1" in str(crash)
     assert hint in str(crash)
-    assert desk.in_flight.size_bytes == 0
-    assert desk.count("kafka_connect_task_error_metrics_deadletterqueue_produce_failures") == 1
+    assert rig.in_flight.size_bytes == 0
+    assert rig.count("kafka_connect_task_error_metrics_deadletterqueue_produce_failures") == 1
 
 
 @pytest.mark.parametrize(
@@ -136,41 +145,41 @@ def test_a_letter_that_kafka_refuses_fails_the_partition_and_passes_nothing(
         KafkaError(KafkaError._TRANSPORT),
     ],
 )
-def test_what_kafka_does_not_take_for_the_moment_is_sent_again(make: MakeDesk, error: KafkaError) -> None:
+def test_what_kafka_does_not_take_for_the_moment_is_sent_again(make: MakeValidationRig, error: KafkaError) -> None:
     topic = FakeTopic()
-    desk = make(checks=FakeChecks(), topic=topic)
+    rig = make(checks=FakeChecks(), topic=topic)
     answers: list[KafkaError | None] = [error, error, None]
     topic.judge = lambda _letter: answers.pop(0)
-    desk.values(0, b"!x")
+    rig.values(0, b"!x")
     ticking = threading.Event()
 
     def tick() -> None:
         while not ticking.wait(0.002):
-            desk.clock.advance(500)
+            rig.clock.advance(500)
 
     clock = threading.Thread(target=tick)
     clock.start()
-    manifest = desk.commit()
+    manifest = rig.commit()
     ticking.set()
     clock.join()
     assert (manifest.next_offset, topic.offsets, answers) == (1, [0], [])
 
 
-def test_a_time_that_the_topic_does_not_take_is_left_out(make: MakeDesk) -> None:
+def test_a_time_that_the_topic_does_not_take_is_left_out(make: MakeValidationRig) -> None:
     topic = FakeTopic()
-    desk = make(checks=FakeChecks(), topic=topic)
+    rig = make(checks=FakeChecks(), topic=topic)
     topic.judge = lambda letter: KafkaError(KafkaError.INVALID_TIMESTAMP) if "timestamp" in letter else None
-    desk.values(0, b"!x")
-    assert desk.commit().next_offset == 1
+    rig.values(0, b"!x")
+    assert rig.commit().next_offset == 1
     assert topic.offsets == [0]
 
 
 @pytest.mark.parametrize("raises", [True, False])
 def test_a_producer_that_is_of_no_use_any_more_is_replaced_and_all_letters_go_out_again(
-    make: MakeDesk, monkeypatch: pytest.MonkeyPatch, *, raises: bool
+    make: MakeValidationRig, monkeypatch: pytest.MonkeyPatch, *, raises: bool
 ) -> None:
     topic = FakeTopic()
-    desk = make(checks=FakeChecks(), topic=topic)
+    rig = make(checks=FakeChecks(), topic=topic)
     fatal = KafkaError(KafkaError._FATAL, "out of order", True)
     first = topic.producers[0]
     if raises:
@@ -181,112 +190,114 @@ def test_a_producer_that_is_of_no_use_any_more_is_replaced_and_all_letters_go_ou
         monkeypatch.setattr(first, "poll", poll)
     else:
         topic.judge = lambda _letter: fatal if len(topic.producers) == 1 else None
-    desk.values(0, b"!x", b"!x", b"v")
-    letters = desk.letters
+    rig.values(0, b"!x", b"!x", b"v")
+    letters = rig.letters
     assert letters is not None
     letters.serve(0.0)
     assert len(topic.producers) == 2
-    desk.clock.advance(1000)
-    assert desk.commit().next_offset == 3
+    rig.clock.advance(1000)
+    assert rig.commit().next_offset == 3
     assert topic.offsets == [0, 1]
     for _letter, on_delivery in first.queue:
         on_delivery(None, None)  # an old answer that comes late
-    assert desk.in_flight.size_bytes == 0
+    assert rig.in_flight.size_bytes == 0
 
 
-def test_a_password_that_is_refused_for_long_enough_ends_the_waiting(make: MakeDesk) -> None:
+def test_a_password_that_is_refused_for_long_enough_ends_the_waiting(make: MakeValidationRig) -> None:
     topic = FakeTopic()
     topic.is_away = True
-    desk = make(checks=FakeChecks(), topic=topic)
-    desk.values(0, b"!x")
+    rig = make(checks=FakeChecks(), topic=topic)
+    rig.values(0, b"!x")
     for _ in range(2):  # a broker that restarts may refuse for a moment
         topic.producers[0].on_error(KafkaError(KafkaError._AUTHENTICATION, "wrong password"))
-        desk.clock.advance(20_000)
-        desk.validation.resume_waiting()
-    assert desk.commit().next_offset == 0
-    (crash,) = desk.crashes
+        rig.clock.advance(20_000)
+        rig.validation.resume_waiting()
+    assert rig.commit().next_offset == 0
+    (crash,) = rig.crashes
     assert isinstance(crash, DeadLetterRefused)
     assert "wrong password" in str(crash)
-    assert desk.in_flight.size_bytes == 0
+    assert rig.in_flight.size_bytes == 0
 
 
-def test_no_right_to_write_at_all_ends_the_waiting_at_once(make: MakeDesk) -> None:
+def test_no_right_to_write_at_all_ends_the_waiting_at_once(make: MakeValidationRig) -> None:
     topic = FakeTopic()
     topic.is_away = True
-    desk = make(checks=FakeChecks(), topic=topic)
-    desk.values(0, b"!x")
+    rig = make(checks=FakeChecks(), topic=topic)
+    rig.values(0, b"!x")
     topic.producers[0].on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN))
     topic.producers[0].on_error(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED, "no right", True))
-    assert desk.commit().next_offset == 0
-    assert "no right" in str(desk.crashes[0])
+    assert rig.commit().next_offset == 0
+    assert "no right" in str(rig.crashes[0])
 
 
-def test_while_the_topic_takes_nothing_reading_goes_on_until_its_share_of_memory_is_full(make: MakeDesk) -> None:
+def test_reading_continues_until_pending_dead_letters_fill_their_share_of_memory(
+    make: MakeValidationRig,
+) -> None:
     topic = FakeTopic()
     topic.is_away = True
     checks = FakeChecks()
-    desk = make(checks=checks, topic=topic, limit_bytes=2000)
-    desk.values(0, *[b"!x"] * 3)
-    assert desk.writer.position == 3
-    desk.values(3, b"!x", b"v")
-    assert desk.writer.position == 3
+    rig = make(checks=checks, topic=topic, limit_bytes=2000)
+    rig.values(0, *[b"!x"] * 3)
+    assert rig.writer.position == 3
+    rig.values(3, b"!x", b"v")
+    assert rig.writer.position == 3
     judged = checks.judged
     for _ in range(10):
-        desk.clock.advance(600)
-        desk.validation.resume_waiting()
+        rig.clock.advance(600)
+        rig.validation.resume_waiting()
     assert checks.judged == judged  # a batch is not judged again and again for nothing
-    assert desk.fetching.said == [("hold", PauseReason.LETTERS)]
+    assert rig.fetching.said == [("hold", PauseReason.LETTERS)]
     topic.is_away = False
-    desk.validation.resume_waiting()
-    assert desk.fetching.said[-1] == ("release", PauseReason.LETTERS)
-    assert desk.writer.position == 5
-    assert desk.commit().next_offset == 5
+    rig.validation.resume_waiting()
+    assert rig.fetching.said[-1] == ("release", PauseReason.LETTERS)
+    assert rig.writer.position == 5
+    assert rig.commit().next_offset == 5
     assert topic.offsets == [0, 1, 2, 3]
 
 
-def test_a_client_whose_queue_is_full_is_given_the_rest_later(make: MakeDesk) -> None:
+def test_a_client_whose_queue_is_full_is_given_the_rest_later(make: MakeValidationRig) -> None:
     topic = FakeTopic()
     topic.queue_max = 2
-    desk = make(checks=FakeChecks(), topic=topic)
-    desk.values(0, *[b"!x"] * 5)
+    rig = make(checks=FakeChecks(), topic=topic)
+    rig.values(0, *[b"!x"] * 5)
     for _ in range(3):
-        desk.clock.advance(1000)
-        desk.validation.resume_waiting()
+        rig.clock.advance(1000)
+        rig.validation.resume_waiting()
     assert topic.offsets == [0, 1, 2, 3, 4]
-    assert desk.commit().next_offset == 5
+    assert rig.commit().next_offset == 5
 
 
-def test_a_lane_that_is_closed_waits_for_no_letter(make: MakeDesk) -> None:
+def test_a_lane_that_is_closed_waits_for_no_letter(make: MakeValidationRig) -> None:
     topic = FakeTopic()
     topic.is_away = True
-    desk = make(checks=FakeChecks(), topic=topic)
-    desk.values(0, b"!x")
-    desk.commit_later()
-    desk.owner.queue.close()
-    assert desk.owner.queue.wait_idle(60)
-    assert desk.session.refresh().next_offset == 0
-    assert desk.crashes == []
+    rig = make(checks=FakeChecks(), topic=topic)
+    rig.values(0, b"!x")
+    rig.commit_later()
+    rig.owner.queue.close()
+    assert rig.owner.queue.wait_idle(60)
+    assert rig.session.refresh().next_offset == 0
+    assert rig.crashes == []
 
 
 @pytest.mark.parametrize("kind", [FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER])
 def test_a_crash_between_delivery_and_commit_sends_a_letter_twice_and_never_none(
-    make: MakeDesk, kind: FaultKind
+    make: MakeValidationRig, kind: FaultKind
 ) -> None:
     inner = MemoryStore()
     topic = FakeTopic()
     faulty = FaultyStore(inner)
-    desk = make(checks=FakeChecks(), topic=topic, store=faulty)
+    rig = make(checks=FakeChecks(), topic=topic, store=faulty)
     faulty.add(Fault(lambda call: call.operation == "put" and call.key == PLACE.manifest_key, kind))
-    desk.values(0, b"a", b"!x", b"b")
-    desk.commit_later()
-    assert desk.owner.queue.wait_idle(60)
-    assert isinstance(desk.crashes[0], SimulatedCrash)
+    rig.values(0, b"a", b"!x", b"b")
+    rig.commit_later()
+    assert rig.owner.queue.wait_idle(60)
+    assert isinstance(rig.crashes[0], SimulatedCrash)
     assert topic.offsets == [1]
-    desk.store = inner
-    desk.claim()
+    rig.store = inner
+    rig.claim()
     landed = kind is FaultKind.CRASH_AFTER
-    assert desk.writer.position == (3 if landed else 0)
-    desk.values(0, b"a", b"!x", b"b")
-    manifest = desk.commit()
+    assert rig.writer.position == (3 if landed else 0)
+    rig.values(0, b"a", b"!x", b"b")
+    manifest = rig.commit()
     assert topic.offsets == ([1] if landed else [1, 1])
     assert (manifest.next_offset, manifest.record_count, manifest.gaps) == (3, 2, (Gap(1, 2, "skipped: x"),))

@@ -16,8 +16,8 @@ from keyfold_sink.status import RunState
 from keyfold_sink.validate.convert.api import ConnectStage as At
 from keyfold_sink.validate.convert.api import Rejected, SchemasPending
 from tests.support.proof import read_segments
-from tests.support.sink_desk import TOPIC, FakeTopic
 from tests.support.sink_rig import T0, T1, MakeRig, rigs
+from tests.support.sink_validation import TOPIC, FakeTopic
 
 LETTERS = {"errors__tolerance": "all", "errors__deadletterqueue__topic__name": TOPIC}
 CONTEXT = {"errors__deadletterqueue__context__headers__enable": "true"}

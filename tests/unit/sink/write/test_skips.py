@@ -9,8 +9,8 @@ from keyfold_sink.write.skips import Skips
 
 
 @dataclass(frozen=True)
-class Letters:
-    """Dead letters of the records between two offsets."""
+class FakeBatch:
+    """A batch of dead letters for the records between two offsets."""
 
     first_offset: int
     last_offset: int
@@ -20,12 +20,12 @@ class Letters:
 
 
 def test_a_commit_in_the_middle_of_a_batch_waits_for_its_letters_and_the_next_one_does_so_again() -> None:
-    skips, letters, later = Skips(), Letters(3, 8), Letters(20, 20)
+    skips, batch, later = Skips(), FakeBatch(3, 8), FakeBatch(20, 20)
     first, second = Gap(3, 4, "skipped: x"), Gap(8, 9, "skipped: x")
-    skips.add((first, second), letters)
+    skips.add((first, second), batch)
     skips.add((), later)
     assert skips.take_until(3) == ((), ())
-    assert skips.take_until(4) == ((first,), (letters,))
-    assert skips.take_until(9) == ((second,), (letters,))
+    assert skips.take_until(4) == ((first,), (batch,))
+    assert skips.take_until(9) == ((second,), (batch,))
     assert skips.take_until(20) == ((), ())
     assert skips.take_until(21) == ((), (later,))

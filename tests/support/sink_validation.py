@@ -1,4 +1,4 @@
-"""One partition's intake over the in-memory store: a converter, a dead letter topic and a log that tests play with."""
+"""Record validation of one partition over the in-memory store, with a fake converter and a fake dead letter topic."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def message(offset: int, value: bytes = b"v", **more: Any) -> Message:
 
 
 class FakeChecks:
-    """Values that begin with `!` are poison, for the cause that they name; `?` asks for a schema first."""
+    """Reject values that begin with `!`, for the cause that follows. Values that begin with `?` need a schema first."""
 
     def __init__(self) -> None:
         self.asking = False
@@ -81,7 +81,7 @@ class FakeChecks:
 
 @dataclass
 class FakeProducer:
-    """Kafka behind a producer: what was sent is delivered at `poll`, unless told otherwise."""
+    """A producer that delivers its messages at `poll`, unless a test says otherwise."""
 
     topic: FakeTopic
     on_error: Callable[[KafkaError], None]
@@ -107,7 +107,7 @@ class FakeProducer:
 
 
 class FakeTopic:
-    """The dead letter topic."""
+    """A dead letter topic in memory."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -123,7 +123,7 @@ class FakeTopic:
 
     @property
     def offsets(self) -> list[int]:
-        """Of the records whose letters have arrived, by their header."""
+        """Offsets of the records whose dead letters were delivered, from their headers."""
         return [int(dict(letter["headers"])["__connect.errors.offset"]) for letter in self.letters]
 
 
@@ -152,8 +152,8 @@ class OneTopic:
         return {"cleanup.policy": "delete"}
 
 
-class Desk:
-    """An intake, and everything from there to the log. `claim` begins anew, as a sink does after a crash."""
+class ValidationRig:
+    """Record validation of one partition, and its log. `claim` restarts from the log, as a sink does after a crash."""
 
     def __init__(
         self,
@@ -191,9 +191,9 @@ class Desk:
                 counts=counts,
                 clock=self.clock,
             )
-        sender = DeadLetterOrigin("sink", 3, context=True)
+        origin = DeadLetterOrigin("sink", 3, context=True)
         self.validation = RecordValidation(
-            ErrorPolicy(tolerates, logs, policy.get("logs_messages", False), sender, self.letters),
+            ErrorPolicy(tolerates, logs, policy.get("logs_messages", False), origin, self.letters),
             checks,
             self.fetching,
             counts,
@@ -214,15 +214,15 @@ class Desk:
         queue = SerialQueue(self.pool, self.crashes.append)
         retry = QueueRetry(queue, self.random, Backoff(1, 2))
         self.owner = AssignedPartition(KEY, queue, retry, log, PartitionHealth(self.clock))
-        tools = WriterResources(self.store, OneTopic(), self.clock, self.in_flight, self.reports.append)
-        self.owner.writer = self.writer = PartitionWriter(self.session, queue, retry, self.roll_policy, tools)
+        resources = WriterResources(self.store, OneTopic(), self.clock, self.in_flight, self.reports.append)
+        self.owner.writer = self.writer = PartitionWriter(self.session, queue, retry, self.roll_policy, resources)
         self.owner.is_fetched = True
 
     def take(self, *messages: Message) -> None:
         self.validation.accept_batch(self.owner, self.validation.build_batch(messages, 100.0))
 
     def values(self, begin: int, *values: bytes) -> None:
-        """Records with these values, one after another."""
+        """Accept records with these values, at consecutive offsets."""
         self.take(*(message(begin + n, value) for n, value in enumerate(values)))
 
     def commit(self) -> Manifest:
@@ -240,19 +240,19 @@ class Desk:
         return self.meter.values({})[name]
 
 
-MakeDesk = Callable[..., Desk]
+MakeValidationRig = Callable[..., ValidationRig]
 
 
 @contextmanager
-def desks() -> Iterator[MakeDesk]:
-    """Makes desks."""
+def validation_rigs() -> Iterator[MakeValidationRig]:
+    """Yield a function that makes rigs, and close them at the end."""
     with ThreadPoolExecutor(2) as pool:
-        made: list[Desk] = []
+        made: list[ValidationRig] = []
 
-        def build(**options: Any) -> Desk:
-            made.append(Desk(pool, **options))
+        def build(**options: Any) -> ValidationRig:
+            made.append(ValidationRig(pool, **options))
             return made[-1]
 
         yield build
-        for desk in made:
-            desk.owner.queue.close()
+        for rig in made:
+            rig.owner.queue.close()
