@@ -13,7 +13,7 @@ from keyfold_compactor.options import CompactOptions
 from keyfold_replicator.registry.run_options import RunOptions
 
 
-def test_by_default_only_names_that_say_so_are_allowed() -> None:
+def test_only_names_with_keyfolds_prefix_are_allowed_by_default() -> None:
     allowed = AllowedCredentials()
     assert allowed.has_variable("KEYFOLD_REPLICA_DR_ID")
     assert allowed.has_profile("keyfold-replica-dr")
@@ -30,7 +30,7 @@ def test_a_pattern_is_matched_with_the_whole_name() -> None:
     assert not allowed.has_profile("x")
 
 
-def test_files_are_allowed_inside_of_listed_folders_and_by_their_own_path(tmp_path: Path) -> None:
+def test_files_are_allowed_in_listed_folders_and_by_full_path(tmp_path: Path) -> None:
     """A mounted secret is a link to a link inside of its folder, as Kubernetes makes it."""
     secrets, alias, other = tmp_path / "secrets", tmp_path / "alias", tmp_path / "other"
     (secrets / "..data").mkdir(parents=True)
@@ -46,7 +46,7 @@ def test_files_are_allowed_inside_of_listed_folders_and_by_their_own_path(tmp_pa
     assert AllowedCredentials(paths=(str(alias),)).has_file(f"{alias}/dr"), "the listed folder may be a link itself"
 
 
-def test_a_path_outside_as_it_is_written_is_not_looked_at() -> None:
+def test_a_path_written_outside_the_allowed_folders_is_refused_without_a_stat() -> None:
     def look(path: str) -> NoReturn:
         raise AssertionError(path)
 
@@ -55,7 +55,7 @@ def test_a_path_outside_as_it_is_written_is_not_looked_at() -> None:
 
 
 @pytest.mark.parametrize("model", [RunOptions, CompactOptions])
-def test_options_say_what_is_allowed(model: type[RunOptions | CompactOptions]) -> None:
+def test_options_set_the_allowed_names_and_files(model: type[RunOptions | CompactOptions]) -> None:
     config = {"s3.bucket.name": "b"}
     assert model.parse(config).allowed_credentials == AllowedCredentials()
     given = {"replica.env.allowlist.pattern": "DR_.*", "replica.file.allowed.paths": "/run/a, /run/b"}
@@ -72,7 +72,7 @@ def test_options_say_what_is_allowed(model: type[RunOptions | CompactOptions]) -
         ("replica.file.allowed.paths", "/run/a,secrets", "must be absolute paths"),
     ],
 )
-def test_a_list_that_cannot_be_meant_is_refused(key: str, value: str, problem: str) -> None:
+def test_an_invalid_list_of_allowed_credentials_is_refused(key: str, value: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as refused:
         RunOptions.parse({"s3.bucket.name": "b", key: value})
     assert refused.value.key == key
@@ -87,7 +87,7 @@ def test_a_list_that_cannot_be_meant_is_refused(key: str, value: str, problem: s
         ("vault", "x", "the unknown provider `vault`"),
     ],
 )
-def test_a_refusal_says_what_was_named_and_what_to_set(kind: str, name: str, words: str) -> None:
+def test_a_refusal_names_the_reference_and_the_option_to_set(kind: str, name: str, words: str) -> None:
     with pytest.raises(ConfigError) as refused:
         AllowedCredentials().require("aws.profile", kind, name, "the registration of replica `dr`")
     assert words in str(refused.value)

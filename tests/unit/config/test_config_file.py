@@ -21,7 +21,7 @@ EXPECTED = {"name": "users", "topics": "a,b", "flush.size": "3000", "pause": "tr
     ("file_name", "text"),
     [("c.json", FLAT), ("c.json", REST), ("c.properties", PROPERTIES), ("c", FLAT), ("c.conf", PROPERTIES)],
 )
-def test_all_forms_say_the_same(tmp_path: Path, file_name: str, text: str) -> None:
+def test_all_file_formats_give_the_same_values(tmp_path: Path, file_name: str, text: str) -> None:
     path = tmp_path / file_name
     path.write_text(text)
     assert read_config(path) == EXPECTED
@@ -45,7 +45,7 @@ def test_all_forms_say_the_same(tmp_path: Path, file_name: str, text: str) -> No
         ("p={x}", {"p": "{x}"}),
     ],
 )
-def test_properties_follow_javas_rules(line: str, expected: dict[str, str]) -> None:
+def test_properties_files_follow_javas_syntax(line: str, expected: dict[str, str]) -> None:
     assert parse_properties(line) == expected
 
 
@@ -61,7 +61,7 @@ def test_properties_follow_javas_rules(line: str, expected: dict[str, str]) -> N
         ('{"config": {}, "topics": "a"}', "topics", "is outside of `config`"),
     ],
 )
-def test_a_wrong_json_file_names_what_is_wrong(text: str, key: str, says: str) -> None:
+def test_an_invalid_json_file_names_the_mistake(text: str, key: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says) as caught:
         parse_json(text, "c.json")
     assert caught.value.key == key
@@ -72,7 +72,7 @@ def test_a_property_given_twice_is_an_error() -> None:
         parse_properties("a=1\na=2")
 
 
-def test_placeholders_are_filled_in_once_and_marked(tmp_path: Path) -> None:
+def test_placeholders_are_resolved_once_and_marked(tmp_path: Path) -> None:
     secrets = tmp_path / "secrets.properties"
     secrets.write_text("s3.key = ${env:NO}\n")
     path = tmp_path / "c.properties"
@@ -92,7 +92,7 @@ def test_placeholders_are_filled_in_once_and_marked(tmp_path: Path) -> None:
         ("${vault:a:b}", "unknown provider `vault`"),
     ],
 )
-def test_a_placeholder_that_cannot_be_filled_names_the_key(tmp_path: Path, value: str, says: str) -> None:
+def test_an_unresolvable_placeholder_names_its_key(tmp_path: Path, value: str, says: str) -> None:
     path = tmp_path / "c.properties"
     path.write_text(f"aws.secret.access.key={value}\n")
     with pytest.raises(ConfigError, match=says) as caught:
@@ -108,7 +108,7 @@ def test_a_missing_key_in_a_secrets_file_is_named(tmp_path: Path) -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_file_that_is_not_there_or_no_text_is_one_clear_error(tmp_path: Path) -> None:
+def test_a_missing_or_binary_file_gives_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read: No such file") as caught:
         read_config(tmp_path / "gone.json")
     assert caught.value.message.count("gone.json") == 1

@@ -56,7 +56,7 @@ def parse_with(values: dict[str, str]) -> Sample:
     return Sample.parse({**REQUIRED, **values})
 
 
-def test_strings_become_what_they_mean() -> None:
+def test_strings_are_converted_to_their_types() -> None:
     options = parse_with(
         {
             "topics": "a, b ,",
@@ -86,7 +86,7 @@ def test_strings_become_what_they_mean() -> None:
         ("topic.a.b.flush.sizes", "topic.a.b.flush.size"),
     ],
 )
-def test_an_unknown_key_is_named_with_the_one_that_was_meant(key: str, meant: str) -> None:
+def test_an_unknown_key_is_refused_with_a_suggestion(key: str, meant: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_with({key: "1"})
     assert caught.value.key == key
@@ -98,7 +98,7 @@ def test_an_unknown_key_is_named_with_the_one_that_was_meant(key: str, meant: st
 @pytest.mark.parametrize(
     "key", ["zzz", "flush_size", "consumer.override.", "consumer.override.*", "topic.", "topic.x", ""]
 )
-def test_other_unknown_keys_are_refused_too(key: str) -> None:
+def test_unknown_keys_without_a_similar_key_are_refused(key: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_with({key: "1"})
     assert caught.value.key == key
@@ -129,14 +129,14 @@ def test_a_wrong_value_names_its_key(key: str, value: str, says: str) -> None:
     assert caught.value.key == ("aws.secret.access.key" if key == "aws.access.key.id" else key)
 
 
-def test_a_missing_key_is_named_and_further_mistakes_are_counted_up() -> None:
+def test_a_missing_key_is_named_and_further_mistakes_are_counted() -> None:
     with pytest.raises(ConfigError, match=r"^missing required key `s3\.bucket\.name`") as caught:
         Sample.parse({"name": "users", "flush.size": "x"})
     assert caught.value.key == "s3.bucket.name"
     assert caught.value.hint == "also wrong: `flush.size`"
 
 
-def test_secrets_are_in_no_text() -> None:
+def test_secrets_appear_in_no_text() -> None:
     options = parse_with(
         {
             "aws.access.key.id": "AK",
@@ -158,14 +158,14 @@ def test_secrets_are_in_no_text() -> None:
         assert "hunter2" not in text
 
 
-def test_a_value_that_came_from_a_provider_is_not_repeated() -> None:
+def test_an_error_does_not_repeat_a_providers_value() -> None:
     with pytest.raises(ConfigError, match="whole number") as caught:
         parse_with({"flush.size": Resolved("hunter2")})
     assert "hunter2" not in str(caught.value)
     assert caught.value.__cause__ is None
 
 
-def test_who_wins_topic_then_general_then_kafka_then_default() -> None:
+def test_precedence_is_topic_then_general_then_kafka_then_default() -> None:
     general = {
         "topics": "a.b,c",
         "flush.size": "10",
@@ -187,7 +187,7 @@ def test_who_wins_topic_then_general_then_kafka_then_default() -> None:
     assert options.for_topic("c") is options
 
 
-def test_topic_names_with_dots_are_read_by_the_longest_key_or_by_the_topics_that_are_listed() -> None:
+def test_topic_names_with_dots_are_split_at_the_longest_key_or_by_the_listed_topics() -> None:
     key = "topic.users.delete.retention.ms"
     assert parse_with({key: "9"}).for_topic("users").delete_retention_ms == 9
     assert parse_with({key: "9", "topics": "users.delete"}).for_topic("users.delete").retention_ms == 9
@@ -197,7 +197,7 @@ def test_topic_names_with_dots_are_read_by_the_longest_key_or_by_the_topics_that
     assert parse_with({"topic.flush.size.flush.size": "9"}).for_topic("flush.size").flush_size == 9
 
 
-def test_options_are_immutable_and_travel_to_other_processes() -> None:
+def test_options_are_immutable_and_can_be_pickled() -> None:
     options = parse_with({"topic.a.flush.size": "9", "consumer.override.x": "y"})
     with pytest.raises(ValueError, match="frozen"):
         options.flush_size = 5
@@ -206,11 +206,11 @@ def test_options_are_immutable_and_travel_to_other_processes() -> None:
     assert there.for_topic("a").flush_size == 9
 
 
-def test_a_model_can_be_made_by_field_names_for_tests() -> None:
+def test_a_model_can_be_built_by_field_names() -> None:
     assert Sample(bucket="log", name="x", flush_size=3).flush_size == 3
 
 
-def test_the_table_shows_every_option_once_important_ones_first() -> None:
+def test_the_table_lists_every_option_once_by_importance() -> None:
     table = markdown_table(Sample)
     assert sum(line.startswith("| `") for line in table.splitlines()) == len(Sample.model_fields)
     rows = [line for line in table.partition("\n### Store\n")[0].splitlines() if line.startswith("| `")]
@@ -226,7 +226,7 @@ def test_the_table_shows_every_option_once_important_ones_first() -> None:
     assert table == markdown_table(Sample)
 
 
-def test_every_option_says_what_it_does() -> None:
+def test_every_option_has_a_description() -> None:
     for info in StoreOptions.model_fields.values():
         assert info.alias
         assert info.description
@@ -260,11 +260,11 @@ def shown(**more: str) -> dict[str, str]:
         "consumer.override.basic.auth.credentials",
     ],
 )
-def test_a_secret_is_hidden_where_a_configuration_is_shown(key: str) -> None:
+def test_secrets_are_hidden_in_a_shown_configuration(key: str) -> None:
     assert Shown.parse(shown(**{key: "s3cr3t"})).shown() == shown(**{key: HIDDEN})
 
 
-def test_what_is_no_secret_is_shown_as_it_was_given() -> None:
+def test_other_values_are_shown_as_given() -> None:
     given = shown(
         **{"flush.size": "0007", "topic.users.flush.size": "9", "consumer.override.sasl.mechanism": "PLAIN"},
         **{"consumer.override.group.instance.id": "a", "consumer.override.ssl.keystore.location": "/k"},
@@ -272,19 +272,19 @@ def test_what_is_no_secret_is_shown_as_it_was_given() -> None:
     assert Shown.parse(given).shown() == given
 
 
-def test_a_password_in_a_url_is_hidden_and_the_rest_of_the_url_is_not() -> None:
+def test_only_the_password_of_a_url_is_hidden() -> None:
     options = Shown.parse(shown(**{"registry.url": "http://me:s3cr3t@registry:8081/a,http://b@r:1"}))
     assert options.shown()["registry.url"] == f"http://{HIDDEN}@registry:8081/a,http://{HIDDEN}@r:1"
 
 
-def test_what_a_provider_filled_in_is_shown_as_its_placeholder() -> None:
+def test_a_providers_value_is_shown_as_its_placeholder() -> None:
     values = resolve(shown(**{"registry.url": "http://${env:HOST}/"}), {"HOST": "hush"})
     options = Shown.parse(values)
     assert options.registry == "http://hush/"
     assert options.shown()["registry.url"] == "http://${env:HOST}/"
 
 
-def test_a_configuration_means_the_same_as_itself_shown_and_as_itself_with_defaults_spelt_out() -> None:
+def test_a_configuration_equals_its_shown_form_and_its_form_with_defaults() -> None:
     options = Shown.parse(shown(**{"rest.token": "t0p", "topic.a.flush.size": "9"}))
     assert options.means_the_same(options.shown())
     assert options.means_the_same({**options.shown(), "rest.token": "t0p", "flush.size": "3"})
@@ -294,10 +294,10 @@ def test_a_configuration_means_the_same_as_itself_shown_and_as_itself_with_defau
     "change",
     [{"flush.size": "4"}, {"topic.a.flush.size": "8"}, {"rest.token": "other"}, {"nonsense": "1"}, {"flush.size": "x"}],
 )
-def test_a_configuration_with_another_meaning_is_told_apart(change: dict[str, str]) -> None:
+def test_configurations_that_differ_are_not_equal(change: dict[str, str]) -> None:
     options = Shown.parse(shown(**{"rest.token": "t0p", "topic.a.flush.size": "9"}))
     assert not options.means_the_same({**options.shown(), **change})
 
 
-def test_a_hidden_value_that_was_never_set_is_another_value() -> None:
+def test_a_hidden_value_that_was_never_set_differs() -> None:
     assert not Shown.parse(shown()).means_the_same(shown(**{"rest.token": HIDDEN}))

@@ -48,12 +48,12 @@ NAME = "a" * 120
 
 
 @pytest.mark.parametrize("regex", ENDLESS + HIDDEN)
-def test_what_could_take_for_ever_is_known(regex: str) -> None:
+def test_patterns_that_could_backtrack_are_recognised(regex: str) -> None:
     assert may_be_slow(regex)
 
 
 @pytest.mark.parametrize("regex", USUAL)
-def test_what_people_write_is_matched_here(regex: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_common_patterns_are_matched_in_this_process(regex: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not may_be_slow(regex)
     monkeypatch.setattr(module, "_matched_elsewhere", pytest.fail)
     names = ["orders", "orders.new", "users-1", "dead", "dev.x", "]x", "a+*?b"]
@@ -61,14 +61,14 @@ def test_what_people_write_is_matched_here(regex: str, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("regex", ["(a+)+b", "(a|a)*b"])
-def test_one_that_takes_for_ever_is_a_mistake(regex: str) -> None:
+def test_a_pattern_that_never_ends_is_refused(regex: str) -> None:
     began_s = time.monotonic()
     with pytest.raises(ConfigError, match=r"topics\.regex.*took longer than"):
         TopicPattern(regex, within_s=0.5).choose([NAME])
     assert time.monotonic() - began_s >= 0.5
 
 
-def test_one_that_could_and_does_not_matches_as_it_says_and_each_name_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_suspect_pattern_that_ends_matches_as_usual_and_each_name_once(monkeypatch: pytest.MonkeyPatch) -> None:
     pattern = TopicPattern(r"(?:[a-z]+\.)*orders")
     assert may_be_slow(r"(?:[a-z]+\.)*orders")
     names = ["shop.eu.orders", "orders", "orders.old", "Orders", "grün"]
@@ -79,7 +79,7 @@ def test_one_that_could_and_does_not_matches_as_it_says_and_each_name_once(monke
     assert not pattern.matches("Orders")
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_cache_of_matches_is_bounded() -> None:
     pattern = TopicPattern("(?:a|b)*", known_max=3)
     assert pattern.choose(["a", "b", "c"]) == ["a", "b"]
     assert pattern.choose(["a", "d", "ba"]) == ["a", "ba"]
@@ -95,7 +95,7 @@ def test_what_is_remembered_is_bounded() -> None:
         ("a" * (LENGTH_MAX + 1), "characters"),
     ],
 )
-def test_what_is_none_is_a_mistake(regex: str, says: str) -> None:
+def test_an_invalid_pattern_is_refused(regex: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         TopicPattern(regex)
     values = {"name": "n", "topics.regex": regex, "bootstrap.servers": "x", "s3.bucket.name": "b"}
@@ -104,7 +104,7 @@ def test_what_is_none_is_a_mistake(regex: str, says: str) -> None:
 
 
 @given(st.text("ab()|*+?.[]{}^$\\1,", max_size=12))
-def test_whatever_is_called_quick_is_quick(regex: str) -> None:
+def test_patterns_judged_quick_are_quick(regex: str) -> None:
     """A pattern that is slow after all takes years for this name: the test then ends by its time limit."""
     try:
         compiled = re.compile(regex)
@@ -126,7 +126,7 @@ def validating() -> Iterator[str]:
             yield server.addresses[0]
 
 
-def test_a_worker_that_is_asked_to_validate_one_goes_on_answering() -> None:
+def test_a_worker_keeps_answering_while_it_validates_a_slow_pattern() -> None:
     config = {
         "name": "users",
         "topics.regex": "(a+)+b",
@@ -151,7 +151,7 @@ def test_a_worker_that_is_asked_to_validate_one_goes_on_answering() -> None:
     assert list(wrong) == ["topics.regex"]
 
 
-def test_a_long_value_that_begins_many_placeholders_is_looked_through_at_once() -> None:
+def test_a_long_value_with_many_opened_placeholders_is_scanned_in_linear_time() -> None:
     with validating() as url:
         path = f"{url}/connector-plugins/KeyfoldSinkConnector/config/validate"
         for value in ("${" * 400_000, "${a" * 250_000):

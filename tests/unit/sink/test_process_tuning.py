@@ -32,6 +32,6 @@ print(before - resident_bytes())
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have other habits")
-def test_holes_in_the_heap_go_back_to_the_system() -> None:
+def test_free_heap_memory_is_returned_to_the_system() -> None:
     answer = subprocess.run([sys.executable, "-c", _HOLES], capture_output=True, text=True, check=True, timeout=60)
     assert int(answer.stdout) > 40 * 1024 * 1024, "of about 74 MiB that are free"

@@ -161,7 +161,7 @@ def test_delay_and_age_are_those_of_the_worst_log_even_a_failing_one() -> None:
     assert list(found.worst_age.items()) == [(("users", "1"), 10.0), (("users", "0"), 9.0)]
 
 
-def test_per_partition_metrics_have_the_ten_worst_of_thousands() -> None:
+def test_of_thousands_of_partitions_the_ten_worst_have_samples() -> None:
     logs = [stands(p, 10_000 - p, p, overdue_ms=p, uncleaned_age_ms=p) for p in range(3_000)]
     found = backlog(logs, {place(p) for p in range(100)})
     for labelled in (found.worst_dirty, found.worst_overdue, found.worst_age):

@@ -22,7 +22,7 @@ def mistakes(**more: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("module", ["plain.Plain", "scram.Scram"])
-def test_javas_jaas_configuration_gives_user_and_password(module: str) -> None:
+def test_user_and_password_are_read_from_a_jaas_configuration(module: str) -> None:
     found = translated({"sasl.mechanism": "PLAIN", "sasl.jaas.config": JAAS.format(module)})
     assert found == {"sasl.mechanism": "PLAIN", "sasl.username": "me", "sasl.password": 'p"w;=1'}
 
@@ -31,14 +31,14 @@ def test_javas_jaas_configuration_gives_user_and_password(module: str) -> None:
     "text",
     ["", "hunter22", JAAS.format("oauthbearer.OAuthBearer"), JAAS.format("plain.Plain").replace("username", "user")],
 )
-def test_another_jaas_configuration_is_refused_without_repeating_it(text: str) -> None:
+def test_an_unsupported_jaas_configuration_is_refused_and_not_quoted(text: str) -> None:
     found = mistakes(consumer__override__sasl__jaas__config=text)
     assert list(found) == ["consumer.override.sasl.jaas.config"]
     assert "sasl.username" in found["consumer.override.sasl.jaas.config"]
     assert "hunter22" not in str(found)
 
 
-def test_java_names_of_the_same_thing_are_translated() -> None:
+def test_javas_setting_names_are_translated() -> None:
     options = SinkOptions.parse({**BASE, "consumer.override.fetch.max.wait.ms": "50"})
     config = consumer_config(options, plan_memory(options.buffer_memory))
     assert config["fetch.wait.max.ms"] == "50"
@@ -71,7 +71,7 @@ def test_java_names_of_the_same_thing_are_translated() -> None:
         ("consumer.override.on_commit", "x", "refuses this setting"),
     ],
 )
-def test_a_wrong_setting_is_refused_by_its_name(key: str, value: str, says: str) -> None:
+def test_an_invalid_setting_is_refused_by_its_name(key: str, value: str, says: str) -> None:
     found = mistakes(**{key: value})
     assert list(found) == [key]
     assert says in found[key]
@@ -90,11 +90,11 @@ def test_a_wrong_setting_is_refused_by_its_name(key: str, value: str, says: str)
         ("consumer.override.group.instance.id", "pod"),
     ],
 )
-def test_settings_of_sense_are_accepted(key: str, value: str) -> None:
+def test_valid_settings_are_accepted(key: str, value: str) -> None:
     assert mistakes(**{key: value}) == {}
 
 
-def test_every_wrong_setting_is_named_at_once() -> None:
+def test_all_invalid_settings_are_named_together() -> None:
     found = mistakes(
         consumer__override__one="1",
         consumer__override__two="2",
@@ -111,7 +111,7 @@ def test_every_wrong_setting_is_named_at_once() -> None:
     }
 
 
-def test_files_and_what_belongs_together_are_looked_at(tmp_path: Path) -> None:
+def test_files_and_dependent_settings_are_checked(tmp_path: Path) -> None:
     found = mistakes(security__protocol="SSL", ssl__ca__location=str(tmp_path / "gone.pem"))
     assert list(found) == ["ssl.ca.location"]
     found = mistakes(security__protocol="SASL_PLAINTEXT", sasl__mechanism="SCRAM-SHA-256", sasl__username="me")
@@ -121,7 +121,7 @@ def test_files_and_what_belongs_together_are_looked_at(tmp_path: Path) -> None:
     assert list(found) == ["consumer.override.sasl.mechanism"]
 
 
-def test_credentials_at_the_top_are_for_all_clients_and_overrides_win() -> None:
+def test_top_level_credentials_apply_to_all_clients_unless_overridden() -> None:
     options = SinkOptions.parse(
         {
             **BASE,
@@ -142,7 +142,7 @@ def test_credentials_at_the_top_are_for_all_clients_and_overrides_win() -> None:
         assert "admins" not in text
 
 
-def test_looking_at_a_configuration_runs_no_command_and_loads_no_library(tmp_path: Path) -> None:
+def test_examining_a_configuration_runs_no_command_and_loads_no_library(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     mistakes(
         security__protocol="SASL_PLAINTEXT",
@@ -155,7 +155,7 @@ def test_looking_at_a_configuration_runs_no_command_and_loads_no_library(tmp_pat
 
 
 @pytest.mark.parametrize("options", ["a" * 1_000_000, "a " * 500_000, 'a="' + '\\"a=' * 250_000])
-def test_a_long_login_that_means_nothing_is_looked_through_at_once(options: str) -> None:
+def test_a_long_invalid_login_is_scanned_in_linear_time(options: str) -> None:
     """Somebody may send it to the REST API only to have it checked."""
     values = {"name": "n", "topics": "t", "bootstrap.servers": "x", "s3.bucket.name": "b"}
     found = SinkOptions.examine({**values, "sasl.jaas.config": f"PlainLoginModule required {options};"})

@@ -26,7 +26,7 @@ def by_name(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {config["value"]["name"]: config for config in answer["configs"]}
 
 
-def test_every_key_is_defined_once_as_connect_defines_keys() -> None:
+def test_every_key_has_one_definition_in_connects_form() -> None:
     found = definitions()
     names = [key["name"] for key in found]
     assert sorted(names) == sorted(entry.key for entry in entries(SinkOptions) if not entry.is_prefix)
@@ -62,7 +62,7 @@ def test_a_definition_says_type_and_default(key: str, expected: dict[str, object
     assert {name: found[name] for name in expected} == expected
 
 
-def test_a_right_configuration_has_no_errors_and_every_value() -> None:
+def test_a_valid_configuration_has_no_errors_and_every_value() -> None:
     answer = validate({**GOOD, "flush.size": "5"}, {})
     assert answer["error_count"] == 0
     assert answer["name"] == CONNECTOR_CLASS
@@ -81,7 +81,7 @@ def test_a_right_configuration_has_no_errors_and_every_value() -> None:
     assert values["key.converter"]["recommended_values"] == ["bytes", "string", "json", "avro"]
 
 
-def test_each_error_stands_at_its_key_and_counts() -> None:
+def test_each_error_is_attached_to_its_key_and_counted() -> None:
     answer = validate(
         {
             "connector.class": "io.confluent.connect.s3.S3SinkConnector",
@@ -137,7 +137,7 @@ def test_no_answer_shows_a_secret(tmp_path: Path) -> None:
     assert found["nonsense"]["value"]["value"] == "${env:SECRET}"
 
 
-def test_a_placeholder_that_cannot_be_filled_is_an_error_of_its_key_alone() -> None:
+def test_an_unresolvable_placeholder_is_an_error_of_its_key_only() -> None:
     answer = validate({**GOOD, "bootstrap.servers": "${env:BROKERS}", "flush.size": "${env:SIZE}"}, {})
     assert answer["error_count"] == 2
     found = by_name(answer)
@@ -146,7 +146,7 @@ def test_a_placeholder_that_cannot_be_filled_is_an_error_of_its_key_alone() -> N
     ]
 
 
-def test_what_is_shown_of_the_running_configuration_is_right_again() -> None:
+def test_the_shown_running_configuration_is_valid_again() -> None:
     jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="me" password="hunter22";'
     given = {**GOOD, "consumer.override.sasl.jaas.config": jaas, "rest.token": "hunter22"}
     running = SinkOptions.parse(given)
@@ -158,22 +158,22 @@ def test_what_is_shown_of_the_running_configuration_is_right_again() -> None:
     assert by_name(answer)["flush.size"]["value"]["value"] == "x"
 
 
-def test_what_a_provider_gave_is_not_looked_through_again() -> None:
+def test_a_providers_value_is_not_searched_for_placeholders() -> None:
     running = SinkOptions.parse({**GOOD, "rest.token": Resolved("${env:HOME}", "${env:TOKEN}")})
     assert ConnectDefinitions(running).validate(running.shown())["error_count"] == 0
 
 
-def test_a_device_is_no_file_of_secrets() -> None:
+def test_a_device_is_not_accepted_as_a_secrets_file() -> None:
     answer = validate({**GOOD, "rest.token": "${file:/dev/zero:x}"}, {})
     assert "is not a regular file" in by_name(answer)["rest.token"]["value"]["errors"][0]
 
 
-def test_the_values_of_other_names_stand_at_ours() -> None:
+def test_values_given_under_an_alias_appear_at_the_canonical_key() -> None:
     found = by_name(validate({**GOOD, "rotate.schedule.interval.ms": "60000"}, {}))
     assert found["segment.ms"]["value"]["value"] == "60000"
 
 
-def test_the_command_says_every_mistake_and_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_lists_every_mistake_with_a_hint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "sink.json"
     path.write_text(json.dumps({**GOOD, "flush.sise": "1", "segment.ms": "soon", "rotate.interval.ms": "1"}))
     assert run(["sink", "validate", str(path)]) == 2
@@ -185,7 +185,7 @@ def test_the_command_says_every_mistake_and_what_to_do(tmp_path: Path, capsys: p
     assert json.loads(capsys.readouterr().out)["error_count"] == 3
 
 
-def test_the_command_says_ok_and_what_has_no_effect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_ok_and_the_keys_without_effect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "sink.properties"
     path.write_text("".join(f"{key}={value}\n" for key, value in {**GOOD, "s3.part.size": "5"}.items()))
     assert run(["sink", "validate", str(path)]) == 0
@@ -194,7 +194,7 @@ def test_the_command_says_ok_and_what_has_no_effect(tmp_path: Path, capsys: pyte
     assert said.err.startswith("note: `s3.part.size` has no effect")
 
 
-def test_a_file_that_cannot_be_read_is_a_wrong_call(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreadable_file_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "sink.json"
     path.write_text("{")
     assert run(["sink", "validate", str(path)]) == 2

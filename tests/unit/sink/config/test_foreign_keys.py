@@ -41,7 +41,7 @@ def parsed(**more: str) -> Examined[SinkOptions]:
     return SinkOptions.examine({**BASE, **{key.replace("__", "."): value for key, value in more.items()}})
 
 
-def test_confluents_quick_start_needs_the_brokers_that_stand_in_the_workers_file_and_nothing_else() -> None:
+def test_confluents_quick_start_needs_only_the_bootstrap_servers_added() -> None:
     findings = sink(QUICK_START)
     assert [mistake.key for mistake in findings.mistakes] == ["bootstrap.servers"]
     assert "worker" in (findings.mistakes[0].hint or "")
@@ -60,7 +60,7 @@ def test_confluents_quick_start_needs_the_brokers_that_stand_in_the_workers_file
     }
 
 
-def test_all_that_cannot_be_is_refused_at_once_each_with_its_reason_and_what_to_do() -> None:
+def test_all_unsupported_keys_are_refused_together_each_with_reason_and_hint() -> None:
     peer = {
         **QUICK_START,
         "bootstrap.servers": "h:1",
@@ -106,7 +106,7 @@ def test_all_that_cannot_be_is_refused_at_once_each_with_its_reason_and_what_to_
     assert "ParquetFormat" in refused["format.class"].message
 
 
-def test_aivens_example_says_what_to_take_out() -> None:
+def test_aivens_example_lists_the_keys_to_remove() -> None:
     """The example of the connector's README, with the worker's brokers."""
     example = {
         "name": "my-s3-connector",
@@ -159,7 +159,7 @@ def test_aivens_example_says_what_to_take_out() -> None:
         ("format.output.type", "avro"),
     ],
 )
-def test_what_happens_anyway_is_accepted(key: str, value: str) -> None:
+def test_keys_that_ask_for_keyfolds_own_behaviour_are_accepted(key: str, value: str) -> None:
     assert parsed(**{key: value}).mistakes == ()
 
 
@@ -186,13 +186,13 @@ def test_what_happens_anyway_is_accepted(key: str, value: str) -> None:
         ("group.id", "connect-cluster"),
     ],
 )
-def test_what_would_be_something_else_is_refused(key: str, value: str) -> None:
+def test_keys_that_ask_for_other_behaviour_are_refused(key: str, value: str) -> None:
     (mistake,) = parsed(**{key: value}).mistakes
     assert mistake.key == key
     assert mistake.hint or key == "connector.class"
 
 
-def test_keys_of_the_same_meaning_become_ours() -> None:
+def test_keys_with_the_same_meaning_are_translated() -> None:
     values = {
         "name": "s",
         "bootstrap.servers": "h:1",
@@ -211,7 +211,7 @@ def test_keys_of_the_same_meaning_become_ours() -> None:
     assert options.means_the_same(values)
 
 
-def test_a_wrong_value_is_named_by_the_key_that_was_given() -> None:
+def test_an_invalid_value_is_reported_under_the_given_key() -> None:
     (mistake,) = parsed(rotate__schedule__interval__ms="5").mistakes
     assert str(mistake) == "`rotate.schedule.interval.ms`: must be at least 100, not '5'"
 
@@ -224,25 +224,25 @@ def test_a_wrong_value_is_named_by_the_key_that_was_given() -> None:
         {"file.max.records": "1", "flush.size": "1"},
     ],
 )
-def test_the_same_thing_under_two_names_is_a_mistake(values: dict[str, str]) -> None:
+def test_the_same_option_under_two_names_is_refused(values: dict[str, str]) -> None:
     (mistake,) = SinkOptions.examine({**BASE, **values}).mistakes
     assert "both are set" in mistake.message
 
 
-def test_a_value_of_a_provider_keeps_its_secrecy_under_another_name() -> None:
+def test_a_providers_value_stays_hidden_under_an_alias() -> None:
     rewritten = rewrite({"aws.s3.endpoint": Resolved("http://hush", "${env:URL}")})
     assert isinstance(rewritten.values["store.url"], Resolved)
     (mistake,) = parsed(format__class=Resolved("hush.Format", "${env:F}")).mistakes
     assert "hush" not in str(mistake)
 
 
-def test_no_foreign_key_hides_one_of_ours() -> None:
+def test_no_foreign_key_shadows_a_key_of_keyfold() -> None:
     ours = option_table(SinkOptions)
     assert [key for key in FOREIGN if ours.knows(key)] == []
     assert {known.ours for known in FOREIGN.values() if isinstance(known, Same)} <= set(ours.entries)
 
 
-def test_every_foreign_key_says_why() -> None:
+def test_every_foreign_key_has_a_reason() -> None:
     for key, known in FOREIGN.items():
         if isinstance(known, Never):
             assert "" not in {known.reason, known.hint}, key

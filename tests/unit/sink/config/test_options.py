@@ -25,7 +25,7 @@ def parse(**changes: str | None) -> SinkOptions:
     return SinkOptions.parse({key: value for key, value in values.items() if value is not None})
 
 
-def test_the_example_of_the_design_is_accepted() -> None:
+def test_a_typical_configuration_is_accepted() -> None:
     options = parse(
         tasks__max="1",
         topics__dir="topics",
@@ -39,7 +39,7 @@ def test_the_example_of_the_design_is_accepted() -> None:
     assert (policy.segment_bytes, policy.segment_ms, policy.flush_size) == (128 * 1024 * 1024, 60_000, 3000)
 
 
-def test_connect_keys_that_mean_nothing_here_are_accepted() -> None:
+def test_connect_keys_without_effect_are_accepted() -> None:
     parse(
         connector__class="io.confluent.connect.s3.S3SinkConnector",
         tasks__max__enforce="false",
@@ -49,7 +49,7 @@ def test_connect_keys_that_mean_nothing_here_are_accepted() -> None:
     )
 
 
-def test_a_topic_may_roll_by_its_own_rules() -> None:
+def test_a_topic_may_have_its_own_roll_limits() -> None:
     options = parse(
         flush__size="5",
         topic__users__flush__size="7",
@@ -97,7 +97,7 @@ def test_a_mistake_names_its_key(changes: dict[str, str | None], key: str) -> No
     assert caught.value.key == key
 
 
-def test_overrides_reach_the_clients_and_never_what_the_sink_stands_on() -> None:
+def test_overrides_reach_the_clients_except_for_settings_that_the_sink_requires() -> None:
     options = parse(
         consumer__override__session__timeout__ms="6000",
         consumer__override__sasl__password="secret",
@@ -122,7 +122,7 @@ def test_a_regular_expression_matches_whole_names() -> None:
     assert parse(topics="b, a").choose_topics([]) == ["b", "a"]
 
 
-def test_a_larger_receive_limit_of_the_user_holds() -> None:
+def test_a_larger_receive_limit_of_the_user_is_kept() -> None:
     plan = plan_memory(64 * 1024 * 1024)
     key = "receive.message.max.bytes"
     assert consumer_config(parse(), plan)[key] == 100_000_000
@@ -133,7 +133,7 @@ def test_a_larger_receive_limit_of_the_user_holds() -> None:
         consumer_config(parse(consumer__override__receive__message__max__bytes="much"), plan)
 
 
-def test_a_key_that_the_kafka_client_does_not_know_is_a_wrong_configuration() -> None:
+def test_a_key_unknown_to_the_kafka_client_is_a_configuration_error() -> None:
     options, plan = parse(consumer__override__no__such__key="1"), plan_memory(64 * 1024 * 1024)
     with pytest.raises(ConfigError, match=r"no\.such\.key"):
         open_consumer(options, plan, lambda *_: None, lambda _error: None, BrokerContact(ManualClock()))
@@ -141,7 +141,7 @@ def test_a_key_that_the_kafka_client_does_not_know_is_a_wrong_configuration() ->
         AdminSource(admin_config(parse(admin__override__no__such__key="1")), ManualClock())
 
 
-def test_each_task_is_a_static_member_of_its_own() -> None:
+def test_each_task_has_its_own_static_member_id() -> None:
     options = parse(tasks__max="2", consumer__override__group__instance__id="pod")
     assert options.for_task(1).consumer == {"group.instance.id": "pod-1"}
     assert options.consumer == {"group.instance.id": "pod"}
@@ -149,7 +149,7 @@ def test_each_task_is_a_static_member_of_its_own() -> None:
     assert parse(tasks__max="2").for_task(1).consumer == {}
 
 
-def test_a_wrong_value_brings_no_contradiction_of_its_default_with_it() -> None:
+def test_an_invalid_value_causes_no_contradiction_with_its_default() -> None:
     given = {**BASE, "task.hang.timeout.ms": "soon", "offset.flush.timeout.ms": "400000"}
     (mistake,) = SinkOptions.examine(given).mistakes
     assert "whole number" in mistake.message
@@ -157,7 +157,7 @@ def test_a_wrong_value_brings_no_contradiction_of_its_default_with_it() -> None:
     assert "must exceed" in mistake.message
 
 
-def test_contradictions_are_found_beside_what_is_missing_and_wrong() -> None:
+def test_contradictions_are_reported_together_with_missing_and_invalid_keys() -> None:
     given = {"topics": "a", "errors.deadletterqueue.topic.name": "a", "flush.size": "x", "aws.access.key.id": "AK"}
     assert {mistake.key for mistake in SinkOptions.examine(given).mistakes} == {
         *("name", "bootstrap.servers", "s3.bucket.name", "flush.size"),

@@ -90,7 +90,7 @@ def here() -> Iterator[Setting]:
         yield Setting(pool)
 
 
-def test_only_the_answer_to_the_latest_attempt_proves_the_membership(here: Setting) -> None:
+def test_only_the_answer_to_the_latest_commit_confirms_the_membership(here: Setting) -> None:
     """The task may have lost the partition, and been given it again, since it asked for the first time."""
     owner = here.loaded()
     owner.stage = PartitionStage.CONFIRMING
@@ -108,7 +108,7 @@ def test_only_the_answer_to_the_latest_attempt_proves_the_membership(here: Setti
     assert owner.queue.wait_idle(60)
 
 
-def test_a_new_log_begins_at_the_earliest_offset_and_knows_its_topic(here: Setting) -> None:
+def test_a_new_log_starts_at_the_earliest_offset_and_records_its_topic(here: Setting) -> None:
     here.source = FakeSource(earliest=7, end=20)
     event = here.claimed()
     manifest = event.session.manifest
@@ -118,7 +118,7 @@ def test_a_new_log_begins_at_the_earliest_offset_and_knows_its_topic(here: Setti
     assert event.resumed is None
 
 
-def test_a_claim_that_comes_after_another_is_fenced_and_does_not_fence(here: Setting) -> None:
+def test_an_outdated_claim_is_fenced_and_fences_nobody(here: Setting) -> None:
     """The process slept between looking and claiming: whoever claimed meanwhile keeps the partition."""
     sleeper = here.loaded()
     session = here.claimed().session
@@ -127,7 +127,7 @@ def test_a_claim_that_comes_after_another_is_fenced_and_does_not_fence(here: Set
     assert session.refresh().sink.epoch == session.epoch
 
 
-def test_what_must_fail_leaves_the_log_as_it_was(here: Setting) -> None:
+def test_a_failed_claim_leaves_the_log_unchanged(here: Setting) -> None:
     here.claimed()
     before = here.log().load()
     for source in (FakeSource(topic_id="X"), FakeSource(earliest=5, end=9)):
@@ -137,7 +137,7 @@ def test_what_must_fail_leaves_the_log_as_it_was(here: Setting) -> None:
         assert here.log().load().etag == before.etag
 
 
-def test_a_gap_is_recorded_and_passed_over(here: Setting) -> None:
+def test_a_gap_is_recorded_and_skipped(here: Setting) -> None:
     here.claimed()
     here.source = FakeSource(earliest=5, end=9)
     event = here.claimed(GapPolicy.RECORD)
@@ -146,7 +146,7 @@ def test_a_gap_is_recorded_and_passed_over(here: Setting) -> None:
     assert manifest.next_offset == event.start_offset == 5
 
 
-def test_a_record_of_the_log_must_not_be_younger_at_the_source(here: Setting) -> None:
+def test_a_newer_leader_epoch_at_the_source_is_refused(here: Setting) -> None:
     owner = here.owner()
     owner.log_end, owner.last_leader_epoch = 60, 4
     require_same_branch(owner, 59, 4)
@@ -160,7 +160,7 @@ def test_a_record_of_the_log_must_not_be_younger_at_the_source(here: Setting) ->
 DAY_MS = 86_400_000
 
 
-def test_a_pass_while_the_sink_was_away_does_not_make_that_shorter(here: Setting) -> None:
+def test_a_compaction_pass_does_not_shorten_the_sinks_absence(here: Setting) -> None:
     """It stamps the last segment and writes it anew: the time in the manifest and the object's are of the pass then."""
     here.store = MemoryStore(clock=here.clock)
     session = here.claimed().session
@@ -187,7 +187,7 @@ def entry(base_offset: int, last_offset: int, next_offset: int, epoch: int) -> S
     )  # fmt: skip
 
 
-def test_reading_begins_at_the_last_record_of_the_log_whose_leader_epoch_is_known(here: Setting) -> None:
+def test_reading_starts_at_the_logs_last_record_with_its_leader_epoch(here: Setting) -> None:
     session = here.claimed().session
     session.append(entry(0, 4, 7, session.epoch), leader_epoch=3)
     here.source = FakeSource(end=9)
@@ -195,7 +195,7 @@ def test_reading_begins_at_the_last_record_of_the_log_whose_leader_epoch_is_know
     assert (event.start_offset, event.start_leader_epoch) == (4, 3)
 
 
-def test_where_kafka_no_longer_has_the_last_record_nothing_is_claimed_of_its_leader_epoch(here: Setting) -> None:
+def test_no_leader_epoch_is_given_if_kafka_no_longer_has_the_last_record(here: Setting) -> None:
     session = here.claimed().session
     session.append(entry(0, 4, 7, session.epoch), leader_epoch=3)
     here.source = FakeSource(earliest=6, end=9)
@@ -203,7 +203,7 @@ def test_where_kafka_no_longer_has_the_last_record_nothing_is_claimed_of_its_lea
     assert (event.start_offset, event.start_leader_epoch) == (6, -1)
 
 
-def test_what_somebody_asked_to_skip_is_not_read_again(here: Setting) -> None:
+def test_records_skipped_on_request_are_not_read_again(here: Setting) -> None:
     session = here.claimed().session
     session.append(entry(0, 4, 5, session.epoch), leader_epoch=3)
     session.advance(8, gaps=(Gap(5, 8, ASKED_REASON),))
@@ -216,7 +216,7 @@ def test_what_somebody_asked_to_skip_is_not_read_again(here: Setting) -> None:
 
 
 @pytest.mark.parametrize("gaps", [(), (Gap(8, 10, SKIPPED + "not JSON"),)])
-def test_what_somebody_asked_to_skip_is_not_read_again_either_where_no_record_follows(
+def test_records_skipped_on_request_are_not_read_again_if_no_record_follows(
     here: Setting, gaps: tuple[Gap, ...]
 ) -> None:
     """Behind it there is the end of a transaction, or a record that failed its check: the log has no record of it."""
@@ -230,7 +230,7 @@ def test_what_somebody_asked_to_skip_is_not_read_again_either_where_no_record_fo
 
 
 @pytest.mark.parametrize(("skipped", "begins"), [(9_000, 4), (20_000, 20_005)])
-def test_many_records_that_failed_their_check_are_not_read_again(here: Setting, skipped: int, begins: int) -> None:
+def test_many_rejected_records_are_not_read_again(here: Setting, skipped: int, begins: int) -> None:
     session = here.claimed().session
     session.append(entry(0, 4, 5, session.epoch), leader_epoch=3)
     end = 5 + skipped

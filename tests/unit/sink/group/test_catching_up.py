@@ -28,7 +28,7 @@ def held_up(make: MakeRig, timeout_s: float) -> Rig:
     return rig
 
 
-def test_an_open_transaction_is_waited_for_and_then_all_is_in_the_log(make: MakeRig) -> None:
+def test_catching_up_waits_for_an_open_transaction(make: MakeRig) -> None:
     with capture_logs() as logs:
         rig = held_up(make, 600)
         rig.until(lambda: any(entry["event"] == "waiting for an open transaction" for entry in logs))
@@ -42,7 +42,7 @@ def test_an_open_transaction_is_waited_for_and_then_all_is_in_the_log(make: Make
     assert rig.next_offset() == 8
 
 
-def test_the_task_that_gets_the_partition_says_what_it_waits_for(make: MakeRig) -> None:
+def test_a_waiting_task_names_the_partition_with_the_open_transaction(make: MakeRig) -> None:
     """Another one had it before, so it has been waiting already."""
     before = held_up(make, 600)
     before.until(lambda: before.next_offset() == before.next_offset(T1) == 5)
@@ -56,7 +56,7 @@ def test_the_task_that_gets_the_partition_says_what_it_waits_for(make: MakeRig) 
         rig.until(lambda: any(entry["event"] == "waiting for an open transaction" for entry in logs), 60)
 
 
-def test_a_transaction_that_nobody_ends_ends_the_task_with_what_is_left(make: MakeRig) -> None:
+def test_an_abandoned_transaction_ends_the_task_and_the_rest_is_named(make: MakeRig) -> None:
     rig = held_up(make, 0.5)
     wait_for(lambda: rig.error is not None, 60, "it ends")
     assert isinstance(rig.error, TransactionOpen)
@@ -67,7 +67,7 @@ def test_a_transaction_that_nobody_ends_ends_the_task_with_what_is_left(make: Ma
     assert rig.kafka.closed
 
 
-def test_no_limit_counts_while_anything_else_is_left(make: MakeRig) -> None:
+def test_the_transaction_limit_does_not_run_while_other_work_is_left(make: MakeRig) -> None:
     """A partition that nobody has yet is no transaction's fault."""
     rig = make(catch_up={T0: 8, T1: 5}, transaction_timeout_s=0)
     rig.kafka.produce(T0, range(5))

@@ -35,7 +35,7 @@ def make() -> Iterator[MakeRig]:
         yield build
 
 
-def test_records_come_in_and_the_rest_is_committed_at_the_end(make: MakeRig) -> None:
+def test_records_are_read_and_the_rest_is_committed_at_the_end(make: MakeRig) -> None:
     rig = make(segment__ms="100")
     rig.kafka.produce(T0, range(10))
     rig.kafka.tell("on_assign", T0)
@@ -47,7 +47,7 @@ def test_records_come_in_and_the_rest_is_committed_at_the_end(make: MakeRig) -> 
     assert [r.offset for r in read_segments(rig.store, "t", 0)][:10] == list(range(10))
 
 
-def test_a_partition_set_back_while_it_is_revoked_is_not_claimed_again(make: MakeRig) -> None:
+def test_a_partition_reset_during_its_revocation_is_not_claimed_again(make: MakeRig) -> None:
     """The flush of a revocation finds a new owner's claim: that must not begin another attempt."""
     rig = make()
     rig.kafka.produce(T0, range(10))
@@ -62,7 +62,7 @@ def test_a_partition_set_back_while_it_is_revoked_is_not_claimed_again(make: Mak
     assert rival.refresh().sink.epoch == rival.epoch
 
 
-def test_a_partition_that_was_paused_when_it_went_is_read_when_it_comes_back(make: MakeRig) -> None:
+def test_a_partition_revoked_while_paused_is_read_when_assigned_again(make: MakeRig) -> None:
     rig = make(segment__ms="100")
     rig.kafka.tell("on_assign", T0)
     rig.until(rig.runs)
@@ -74,7 +74,7 @@ def test_a_partition_that_was_paused_when_it_went_is_read_when_it_comes_back(mak
     rig.until(lambda: rig.kafka.group_offsets.get(T0) == 5)
 
 
-def test_partitions_that_stay_are_read_on_while_others_go_and_come(make: MakeRig) -> None:
+def test_remaining_partitions_are_read_during_a_rebalance(make: MakeRig) -> None:
     """Cooperative rebalancing: who keeps a partition neither claims it again nor stops reading it."""
     rig = make(segment__ms="100")
     rig.kafka.produce(T0, range(5))
@@ -93,7 +93,7 @@ def test_partitions_that_stay_are_read_on_while_others_go_and_come(make: MakeRig
     assert rig.log().load().manifest.sink.epoch == 2
 
 
-def test_what_was_read_of_a_partition_is_committed_before_it_goes(make: MakeRig) -> None:
+def test_records_are_committed_before_their_partition_is_revoked(make: MakeRig) -> None:
     rig = make()
     rig.kafka.produce(T0, range(7))
     rig.kafka.tell("on_assign", T0)
@@ -105,7 +105,7 @@ def test_what_was_read_of_a_partition_is_committed_before_it_goes(make: MakeRig)
     assert rig.kafka.group_offsets[T0] == 7
 
 
-def test_a_partition_that_was_lost_is_not_written_any_more(make: MakeRig) -> None:
+def test_a_lost_partition_is_no_longer_written(make: MakeRig) -> None:
     rig = make()
     rig.kafka.tell("on_assign", T0)
     rig.until(lambda: rig.says(RunState.RUNNING))
@@ -118,7 +118,7 @@ def test_a_partition_that_was_lost_is_not_written_any_more(make: MakeRig) -> Non
     assert written == []
 
 
-def test_who_polled_too_late_is_no_member_until_partitions_are_given_again(make: MakeRig) -> None:
+def test_a_late_poll_ends_the_membership_until_the_next_assignment(make: MakeRig) -> None:
     rig = make()
     rig.kafka.tell("on_assign", T0)
     rig.until(lambda: rig.says(RunState.RUNNING))
@@ -129,7 +129,7 @@ def test_who_polled_too_late_is_no_member_until_partitions_are_given_again(make:
     rig.until(lambda: rig.says(RunState.RUNNING) and rig.statuses[-1].trace == "")
 
 
-def test_topics_that_match_later_are_subscribed_to_and_a_name_that_does_not_is_left(
+def test_topics_that_match_later_are_subscribed_to_and_others_are_not(
     make: MakeRig,
 ) -> None:
     rig = make(wait=False, topics="", topics__regex="t.*", timings=TaskTimings(topics_interval_s=0.02))
@@ -142,9 +142,7 @@ def test_topics_that_match_later_are_subscribed_to_and_a_name_that_does_not_is_l
     assert rig.statuses[-1].trace == ""
 
 
-def test_who_is_fenced_again_and_again_says_that_two_sinks_write_one_log(
-    make: MakeRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_repeated_fencing_is_reported_as_two_sinks_of_one_log(make: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group, "reset_delay_s", lambda _set_backs, _random: 0.0)
     rig = make(segment__ms="100")
     rig.kafka.produce(T0, range(5))
@@ -167,7 +165,7 @@ def test_who_is_fenced_again_and_again_says_that_two_sinks_write_one_log(
     assert rig.next_offset() == 0
 
 
-def test_group_offsets_that_were_refused_are_committed_again(make: MakeRig) -> None:
+def test_refused_group_offsets_are_committed_again(make: MakeRig) -> None:
     rig = make(segment__ms="100", offset__flush__interval__ms="20")
     refusals = iter([KafkaError(KafkaError.REBALANCE_IN_PROGRESS)] * 2)
     rig.kafka.refuse = lambda offset: None if offset.metadata else next(refusals, None)
@@ -176,7 +174,7 @@ def test_group_offsets_that_were_refused_are_committed_again(make: MakeRig) -> N
     rig.until(lambda: rig.kafka.group_offsets.get(T0) == 5)
 
 
-def test_a_task_ends_although_kafka_does_not_let_it_go(make: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_ends_even_if_leaving_the_group_fails(make: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
     """A frozen broker holds up the client's commit and close for minutes (seen with librdkafka 2.16)."""
     thawed, leaving = threading.Event(), SimpleQueue[threading.Thread]()
     rig = make(segment__ms="100", timings=TaskTimings(leave_wait_s=0.2))
@@ -196,7 +194,7 @@ def test_a_task_ends_although_kafka_does_not_let_it_go(make: MakeRig, monkeypatc
     closing.join(60)
 
 
-def test_a_task_ends_at_every_stage_when_it_is_told_to(make: MakeRig) -> None:
+def test_a_task_can_be_stopped_at_every_stage(make: MakeRig) -> None:
     class Away:
         url = "memory://away"
 
@@ -278,7 +276,7 @@ class Storm:
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(6))
-def test_partitions_that_come_and_go_in_a_storm_lose_and_repeat_nothing(make: MakeRig, seed: int) -> None:
+def test_rapid_rebalances_lose_and_repeat_nothing(make: MakeRig, seed: int) -> None:
     inner, random = MemoryStore(), Random(seed)
     store = FaultyStore(inner, chaos=Chaos(Random(seed), rate=0.1))
     rig = make(store, segment__ms="100", flush__size="50", offset__flush__timeout__ms="50")

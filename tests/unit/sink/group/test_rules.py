@@ -47,7 +47,7 @@ def test_a_segment_rolls_at_its_limits(
     assert policy(flush_size=flush_size).due(fill, now_s) is reason
 
 
-def test_room_never_passes_the_record_limit_and_is_never_nothing() -> None:
+def test_the_remaining_batch_size_is_between_one_and_the_record_limit() -> None:
     assert policy(flush_size=10).records_until_check(7, 1.0) == 3
     assert policy(segment_bytes=1000).records_until_check(0, 1_000_000.0) == 1
     assert policy(segment_bytes=1000).records_until_check(0, 10.0) == 100
@@ -69,19 +69,19 @@ def test_batches_shrink_for_large_records() -> None:
     assert plan.batch_records(10_000) * 10_000 <= plan.batch_bytes
 
 
-def test_pressure_rolls_the_largest_first_and_only_as_many_as_needed() -> None:
+def test_memory_pressure_rolls_the_largest_segments_first_and_only_as_many_as_needed() -> None:
     assert to_roll({"a": 10, "b": 30, "c": 20}, 0, 100) == ["b"]
     assert to_roll({"a": 10, "b": 30, "c": 20}, 0, 120) == []
     assert to_roll({"a": 40, "b": 40}, 50, 100) == []  # half of it is on its way already
     assert to_roll({}, 0, 100) == []
 
 
-def test_the_brake_has_hysteresis() -> None:
+def test_backpressure_has_hysteresis() -> None:
     brake = PauseThreshold(100)
     assert [brake.update(n) for n in (99, 100, 90, 80, 79, 99)] == [False, True, True, True, False, False]
 
 
-def test_bytes_in_flight_add_up() -> None:
+def test_bytes_in_flight_are_summed() -> None:
     in_flight = InFlight()
     in_flight.add(5)
     in_flight.add(-2)
@@ -97,7 +97,7 @@ def facts(earliest: int = 0, end: int = 200) -> SourceFacts:
     return SourceFacts("T", "C", earliest, end, {})
 
 
-def test_the_same_topic_of_the_same_cluster_passes_and_unknown_ids_do_too() -> None:
+def test_the_same_topic_and_cluster_or_unknown_ids_are_accepted() -> None:
     check_identity(manifest(), topic_id="T", cluster_id="C")
     check_identity(manifest(), topic_id="", cluster_id="")
     check_identity(manifest(topic_id="", cluster_id=""), topic_id="X", cluster_id="Y")
@@ -110,12 +110,12 @@ def test_another_topic_id_or_cluster_is_refused_with_both_names() -> None:
         check_identity(manifest(), topic_id="T", cluster_id="Y")
 
 
-def test_offsets_that_meet_are_no_gap() -> None:
+def test_adjacent_offsets_are_not_a_gap() -> None:
     for earliest, end in ((0, 100), (100, 100), (100, 200), (0, 101)):
         assert check_offsets(manifest(), facts(earliest, end), GapPolicy.FAIL) is None
 
 
-def test_a_truncated_topic_is_refused_whatever_the_policy() -> None:
+def test_a_truncated_topic_is_refused_under_every_policy() -> None:
     for gap_policy in GapPolicy:
         with pytest.raises(SourceError, match=r"ends at offset 99, the log ends at offset 100"):
             check_offsets(manifest(), facts(0, 99), gap_policy)
@@ -162,7 +162,7 @@ def test_tombstones_at_risk_are_an_error_or_a_gap() -> None:
     assert isinstance(gap, Gap)
 
 
-def test_an_empty_log_has_nothing_that_a_tombstone_could_have_removed() -> None:
+def test_an_empty_log_has_no_tombstones_at_risk() -> None:
     assert resumed(manifest(), 7, 5, COMPACT) is None
     entry = SegmentEntry("s", "i", 0, 99, 100, 1, 0, 0, 0, 1, 1, -1, -1, 7, b"", b"")
     here = resumed(manifest(segments=(entry,)), 7, 5, COMPACT)
@@ -182,7 +182,7 @@ def test_catching_up_ends_when_every_manifest_has_reached_its_target() -> None:
     assert catch_up.is_done
 
 
-def test_catching_up_is_held_up_where_the_log_has_all_that_can_be_read_and_more_was_there_at_the_start() -> None:
+def test_catching_up_waits_if_the_log_has_every_readable_record_but_is_below_its_target() -> None:
     catch_up = CatchUp({("t", 0): 9, ("t", 1): 9, ("t", 2): 9, ("t", 3): 9})
     catch_up.saw({("t", 0): 5, ("t", 1): 4, ("t", 2): 9})
     stable = {("t", 0): 5, ("t", 1): 5, ("t", 2): 5, ("t", 3): 5}
@@ -192,7 +192,7 @@ def test_catching_up_is_held_up_where_the_log_has_all_that_can_be_read_and_more_
     assert catch_up.held_up({("t", 0): 9, ("t", 1): 12}) == []  # over: what they had is yet to be read
 
 
-def test_what_is_still_open_is_named_by_partition_with_its_offsets_a_few_of_many() -> None:
+def test_pending_partitions_are_named_with_their_offsets_up_to_a_limit() -> None:
     error = still_open([HeldUp(("users", number), 5, 9) for number in range(12)], 900)
     assert "users-0: last stable offset 5, end offset 9" in str(error)
     assert "users-9" in str(error)
@@ -201,5 +201,5 @@ def test_what_is_still_open_is_named_by_partition_with_its_offsets_a_few_of_many
     assert error.exit_code == 3
 
 
-def test_a_topic_without_partitions_is_caught_up_with() -> None:
+def test_a_topic_without_partitions_is_caught_up() -> None:
     assert CatchUp({}).is_done

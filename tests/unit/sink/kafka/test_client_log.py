@@ -63,7 +63,7 @@ def check(loud: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("client", [consume, produce, make_topic, ask, check])
-def test_what_a_client_logs_is_an_event(
+def test_client_log_lines_become_events(
     client: Callable[[dict[str, str]], None], caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with caplog.at_level(logging.DEBUG, logger=CLIENT_LOG.name):
@@ -75,7 +75,7 @@ def test_what_a_client_logs_is_an_event(
 
 
 @pytest.mark.parametrize("client", [consume, produce, make_topic, ask, check])
-def test_by_itself_a_client_logs_no_errors_that_are_told_already(
+def test_a_client_does_not_log_errors_by_default(
     client: Callable[[dict[str, str]], None], caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with caplog.at_level(logging.DEBUG, logger=CLIENT_LOG.name):

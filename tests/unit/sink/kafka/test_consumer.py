@@ -20,7 +20,7 @@ from keyfold_sink.kafka.source import SourceUnavailable, TopicGone
 from keyfold_sink.write.serial_queue import QueueRetry, SerialQueue
 
 
-def test_those_who_wait_for_an_answer_share_it_and_share_its_failure() -> None:
+def test_concurrent_callers_share_an_answer_or_its_failure() -> None:
     """With the cluster away each question takes its whole time-out: they must not be asked one after another."""
     clock = ManualClock()
     source = AdminSource({"bootstrap.servers": "127.0.0.1:9", "log_level": "0"}, clock)
@@ -51,7 +51,7 @@ def test_those_who_wait_for_an_answer_share_it_and_share_its_failure() -> None:
         assert asked == [1]
 
 
-def test_a_topic_is_gone_only_when_three_looks_say_so() -> None:
+def test_a_topic_is_gone_only_after_three_answers_without_it() -> None:
     with ThreadPoolExecutor(1) as pool:
         retry = QueueRetry(SerialQueue(pool, lambda _: None), Random(0), Backoff(1, 2), look_again_s=0.001)
         answers: Iterator[TopicGone | str] = iter([TopicGone("t"), TopicGone("t"), "id"])
@@ -68,7 +68,7 @@ def test_a_topic_is_gone_only_when_three_looks_say_so() -> None:
             retry.repeat_after(TopicGone, topic_id)
 
 
-def test_an_upload_that_was_collected_before_its_answer_is_lost_and_no_end_of_the_task() -> None:
+def test_an_upload_deleted_before_its_lost_answer_does_not_end_the_task() -> None:
     """The PUT landed and its answer was lost; a paused writer repeats it just as the collector takes the object."""
 
     class Collected(MemoryStore):

@@ -47,7 +47,7 @@ def test_a_refusal_says_what_to_check(code: int, text: str, hint: str) -> None:
     assert not why.retriable
 
 
-def test_a_broker_that_is_away_refuses_nothing() -> None:
+def test_an_unreachable_broker_is_not_a_refusal() -> None:
     clock = ManualClock()
     contact = BrokerContact(clock)
     for _ in range(1000):
@@ -70,7 +70,7 @@ def test_a_refusal_is_believed_when_it_lasts() -> None:
     assert contact.believed_refusal() is not None
 
 
-def test_brokers_that_did_answer_get_more_time_and_an_answer_ends_the_doubt() -> None:
+def test_brokers_that_have_answered_get_more_time_and_an_answer_clears_the_refusal() -> None:
     clock = ManualClock()
     contact = BrokerContact(clock)
     contact.answered()

@@ -63,7 +63,7 @@ def of_task(found: Found, metric: Metric, *own: str, id_: str = "0") -> float | 
 # Counters and gauges of tasks that come and go
 
 
-def test_counters_go_on_when_a_task_is_replaced_and_gauges_go_away(ledger: Ledger, clock: ManualClock) -> None:
+def test_counters_continue_when_a_task_is_replaced_and_gauges_disappear(ledger: Ledger, clock: ManualClock) -> None:
     ledger.observe(task(values={names.READ.name: 100.0, names.BUFFERED.name: 5.0}))
     ledger.observe(task(values={names.READ.name: 130.0, names.BUFFERED.name: 7.0}))
     found = seen(ledger, clock)
@@ -82,7 +82,7 @@ def test_counters_go_on_when_a_task_is_replaced_and_gauges_go_away(ledger: Ledge
     assert (of_task(found, names.READ), of_task(found, names.BUFFERED)) == (134.0, 1.0)
 
 
-def test_a_failed_task_keeps_its_counters_and_its_state_and_nothing_else(ledger: Ledger, clock: ManualClock) -> None:
+def test_a_failed_task_keeps_only_its_counters_and_its_state(ledger: Ledger, clock: ManualClock) -> None:
     values = {names.READ.name: 100.0, names.BUFFERED.name: 5.0}
     ledger.observe(task(values=values))
     ledger.observe(task(state=RunState.FAILED, values=values, trace="no right"))
@@ -96,20 +96,20 @@ def test_a_failed_task_keeps_its_counters_and_its_state_and_nothing_else(ledger:
     assert found[names.TASKS_FAILED.name, ("users",)] == 1.0
 
 
-def test_a_counter_that_falls_without_a_word_was_begun_anew(ledger: Ledger, clock: ManualClock) -> None:
+def test_a_counter_that_falls_is_treated_as_reset(ledger: Ledger, clock: ManualClock) -> None:
     ledger.observe(task(values={names.READ.name: 100.0, names.SENT.name: 90.0}))
     ledger.observe(task(values={names.READ.name: 3.0, names.SENT.name: 95.0}))
     found = seen(ledger, clock)
     assert (of_task(found, names.READ), of_task(found, names.SENT)) == (103.0, 95.0)
 
 
-def test_values_of_a_newer_task_that_nobody_knows_are_left_out(ledger: Ledger, clock: ManualClock) -> None:
+def test_unknown_values_of_a_newer_task_are_omitted(ledger: Ledger, clock: ManualClock) -> None:
     ledger.observe(task(values={"keyfold_sink_of_tomorrow": 1.0, "keyfold_sink_rolls_total|a|b": 1.0, "": 2.0}))
     assert not any("tomorrow" in name for name, _ in seen(ledger, clock))
 
 
 @pytest.mark.parametrize("key", ["", "x", "keyfold_sink_flush_seconds", "keyfold_sink_rolls_total", "_bucket|1"])
-def test_a_key_that_is_no_sample_is_foreign(key: str) -> None:
+def test_a_key_that_is_not_a_sample_is_unknown(key: str) -> None:
     assert metric_of(key) is None
 
 
@@ -234,7 +234,7 @@ def test_a_sink_whose_tasks_all_fail_before_they_run_has_not_started(ledger: Led
     assert found[names.CONNECTOR_NOT_STARTED_SHARE.name, ()] == 1.0
 
 
-def test_tasks_count_by_state_and_one_that_is_not_there_was_stopped(ledger: Ledger, clock: ManualClock) -> None:
+def test_tasks_are_counted_by_state_and_missing_ones_count_as_stopped(ledger: Ledger, clock: ManualClock) -> None:
     ledger.only([task(0), task(1, RunState.PAUSED, pid=2), task(2, RunState.UNASSIGNED, pid=3), task(3, pid=4)], {})
     ledger.only([task(0), task(1, RunState.PAUSED, pid=2), task(2, RunState.UNASSIGNED, pid=3)], {})
     found = seen(ledger, clock, first_task_id=8)
@@ -247,7 +247,7 @@ def test_tasks_count_by_state_and_one_that_is_not_there_was_stopped(ledger: Ledg
     assert found[names.EPOCH.name, ()] == 7.0
 
 
-def test_ratios_are_shares_of_a_tasks_life(ledger: Ledger, clock: ManualClock) -> None:
+def test_ratios_are_shares_of_a_tasks_lifetime(ledger: Ledger, clock: ManualClock) -> None:
     running, paused = task(), task(state=RunState.PAUSED)
     ledger.only([running], {})
     clock.advance(3_000)
@@ -260,7 +260,7 @@ def test_ratios_are_shares_of_a_tasks_life(ledger: Ledger, clock: ManualClock) -
     assert of_task(found, names.PAUSE_RATIO) == pytest.approx(0.25)
 
 
-def test_the_connector_says_what_was_asked_for(ledger: Ledger, clock: ManualClock) -> None:
+def test_the_connectors_state_is_the_desired_state(ledger: Ledger, clock: ManualClock) -> None:
     ledger.only([task(state=RunState.PAUSED)], {})
     found = seen(ledger, clock, state=RunState.PAUSED)
     assert found[names.STATUS.name, ("users", "paused")] == 1.0
@@ -273,7 +273,7 @@ def test_the_connector_says_what_was_asked_for(ledger: Ledger, clock: ManualCloc
     assert not any(name == names.CLASS.name for name, _ in found), "no class was given"
 
 
-def test_a_workers_rebalances_are_those_of_its_tasks(ledger: Ledger, clock: ManualClock) -> None:
+def test_a_workers_rebalances_are_the_sum_over_its_tasks(ledger: Ledger, clock: ManualClock) -> None:
     meters = [TaskMeter(clock), TaskMeter(clock)]
     for number, meter in enumerate(meters):
         meter.rebalance_began()
@@ -334,9 +334,7 @@ def test_a_record_of_the_future_or_without_a_timestamp_has_no_age(ledger: Ledger
     assert partitions_of(found, names.PARTITION_AGE) == {}
 
 
-def test_thousands_of_partitions_have_ten_samples_a_metric_and_they_are_the_worst(
-    ledger: Ledger, clock: ManualClock
-) -> None:
+def test_of_thousands_of_partitions_the_ten_worst_have_samples(ledger: Ledger, clock: ManualClock) -> None:
     now_ms = clock.now_ms()
     partitions = tuple(
         at(p, p, 3 * p, oldest_record_ms=now_ms - p, committed_ms=now_ms - p, blocked_ms=now_ms - p)
@@ -355,7 +353,7 @@ def test_thousands_of_partitions_have_ten_samples_a_metric_and_they_are_the_wors
     assert partitions_of(everything, names.PARTITION_LAG)[0] == 0.0, "without lag, too"
 
 
-def test_a_partition_that_two_tasks_have_counts_once_for_the_one_that_has_claimed_it(
+def test_a_partition_of_two_tasks_counts_once_for_the_task_that_has_claimed_it(
     ledger: Ledger, clock: ManualClock
 ) -> None:
     ledger.observe(task(0, partitions=(at(0, 5, 9),)))
@@ -365,7 +363,7 @@ def test_a_partition_that_two_tasks_have_counts_once_for_the_one_that_has_claime
     assert partitions_of(seen(ledger, clock), names.PARTITION_NEXT) == {0: 8.0}
 
 
-def test_standing_still_is_measured_from_when_there_was_something_to_read(ledger: Ledger, clock: ManualClock) -> None:
+def test_stalled_time_counts_from_the_first_unread_record(ledger: Ledger, clock: ManualClock) -> None:
     def says(*partitions: PartitionStatus, pid: int = 100) -> Found:
         ledger.observe(task(partitions=partitions, pid=pid))
         return seen(ledger, clock)
@@ -390,7 +388,7 @@ def test_standing_still_is_measured_from_when_there_was_something_to_read(ledger
     assert partitions_of(says(pid=200), names.PARTITION_STALLED) == {}, "it is another worker's"
 
 
-def test_a_meter_and_its_ledger_agree(ledger: Ledger, clock: ManualClock) -> None:
+def test_a_ledger_reads_the_values_of_a_meter(ledger: Ledger, clock: ManualClock) -> None:
     meter = TaskMeter(clock)
     meter.batch(10, 100, clock.monotonic_s())
     rolled_s = meter.rolled(RollReason.TIME, 10)

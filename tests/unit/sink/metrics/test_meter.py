@@ -56,14 +56,14 @@ def value(meter: TaskMeter, metric: Metric, *labels: str) -> float:
 # The last while
 
 
-def test_a_rate_counts_a_new_sample_as_if_it_had_been_idle_before() -> None:
+def test_a_rate_treats_the_time_before_the_first_sample_as_idle() -> None:
     recent = Recent(1_000.0)
     recent.record(60, 1_001.0)
     assert recent.rate(1_001.0) == 60 / SAMPLE_S
     assert recent.rate(1_029.0) == 60 / SAMPLE_S
 
 
-def test_two_samples_count_and_an_older_one_does_not() -> None:
+def test_a_rate_uses_the_last_two_windows_only() -> None:
     recent = Recent(0.0)
     recent.record(30, 1.0)
     recent.record(90, 31.0)
@@ -77,7 +77,7 @@ def test_two_samples_count_and_an_older_one_does_not() -> None:
     assert recent.rate(125.0) == 0.0
 
 
-def test_the_largest_is_kept_while_its_sample_is() -> None:
+def test_the_mean_and_the_maximum_of_recent_samples() -> None:
     recent = Recent(0.0)
     recent.record(5, 1.0)
     recent.record(2, 2.0)
@@ -87,7 +87,7 @@ def test_the_largest_is_kept_while_its_sample_is() -> None:
 # Counting
 
 
-def test_every_count_begins_at_0_and_is_one_that_the_table_has(meter: TaskMeter) -> None:
+def test_every_count_starts_at_0_and_is_declared(meter: TaskMeter) -> None:
     found = meter.values({})
     foreign = [key for key in found if metric_of(key) is None]
     assert foreign == []
@@ -97,7 +97,7 @@ def test_every_count_begins_at_0_and_is_one_that_the_table_has(meter: TaskMeter)
     assert {key for key, n in counts.items() if n} == {names.CPU.name}
 
 
-def test_a_batch_feeds_the_records_their_rate_their_size_and_the_time(meter: TaskMeter, clock: ManualClock) -> None:
+def test_a_batch_updates_record_counts_rates_sizes_and_times(meter: TaskMeter, clock: ManualClock) -> None:
     began_s = clock.monotonic_s()
     clock.advance(40)
     meter.batch(300, 9_000, began_s)
@@ -113,7 +113,7 @@ def test_a_batch_feeds_the_records_their_rate_their_size_and_the_time(meter: Tas
     assert value(meter, names.PUT_MAX) == pytest.approx(40)
 
 
-def test_what_is_on_its_way_is_active_until_its_job_is_over(meter: TaskMeter, clock: ManualClock) -> None:
+def test_records_are_active_until_their_job_is_done(meter: TaskMeter, clock: ManualClock) -> None:
     meter.rolled(RollReason.TIME, 70)
     assert meter.values({names.ACTIVE.name: 5.0})[names.ACTIVE.name] == 75
     assert value(meter, names.ACTIVE_MAX) == 75
@@ -123,7 +123,7 @@ def test_what_is_on_its_way_is_active_until_its_job_is_over(meter: TaskMeter, cl
     assert value(meter, names.ROLLS, "memory") == 0
 
 
-def test_a_commit_counts_its_objects_and_how_long_it_took(meter: TaskMeter, clock: ManualClock) -> None:
+def test_a_commit_counts_its_objects_and_its_duration(meter: TaskMeter, clock: ManualClock) -> None:
     rolled_s = meter.rolled(RollReason.BYTES, 10)
     clock.advance(300)
     committed = entry(sink_name(0), 0, 10)
@@ -141,7 +141,7 @@ def test_a_commit_counts_its_objects_and_how_long_it_took(meter: TaskMeter, cloc
     assert found["keyfold_sink_flush_seconds_sum"] == pytest.approx(0.3)
 
 
-def test_a_bound_belongs_to_its_bucket_and_what_is_beyond_all_is_only_infinite(meter: TaskMeter) -> None:
+def test_a_value_at_a_bound_is_in_its_bucket_and_larger_values_are_only_in_the_last(meter: TaskMeter) -> None:
     meter.observe(names.FLUSH_SECONDS, SECONDS_BOUNDS[0])
     meter.observe(names.FLUSH_SECONDS, SECONDS_BOUNDS[-1] + 1)
     found = meter.values({})
@@ -150,7 +150,7 @@ def test_a_bound_belongs_to_its_bucket_and_what_is_beyond_all_is_only_infinite(m
     assert found["keyfold_sink_flush_seconds_bucket|+Inf"] == 2
 
 
-def test_answers_to_offset_commits_are_shares_and_times_and_a_late_one_is_neither_good_nor_bad(
+def test_offset_commits_have_success_shares_and_durations_and_late_answers_count_as_neither(
     meter: TaskMeter, clock: ManualClock
 ) -> None:
     assert names.OFFSETS_GOOD.name not in meter.values({}), "there was none"
@@ -170,7 +170,9 @@ def test_answers_to_offset_commits_are_shares_and_times_and_a_late_one_is_neithe
     assert value(meter, names.OFFSETS_AVG) == pytest.approx(20)
 
 
-def test_a_rebalance_lasts_from_its_first_word_until_all_is_claimed(meter: TaskMeter, clock: ManualClock) -> None:
+def test_a_rebalance_lasts_from_the_first_callback_until_every_partition_is_claimed(
+    meter: TaskMeter, clock: ManualClock
+) -> None:
     meter.rebalance_is_over()
     assert value(meter, names.REBALANCES) == 0, "none was under way"
     meter.rebalance_began()
@@ -186,7 +188,7 @@ def test_a_rebalance_lasts_from_its_first_word_until_all_is_claimed(meter: TaskM
     assert value(meter, names.SINCE_REBALANCE) == pytest.approx(2_000)
 
 
-def test_counts_from_many_threads_are_all_there(meter: TaskMeter) -> None:
+def test_no_count_from_many_threads_is_lost(meter: TaskMeter) -> None:
     def count() -> None:
         for _ in range(2_000):
             meter.count(names.ROLLS, "time")
@@ -205,7 +207,7 @@ def test_counts_from_many_threads_are_all_there(meter: TaskMeter) -> None:
 # The store
 
 
-def test_requests_bytes_and_seconds_are_those_that_were_made(meter: TaskMeter, clock: ManualClock) -> None:
+def test_requests_bytes_and_seconds_of_calls_are_counted(meter: TaskMeter, clock: ManualClock) -> None:
     class Slow(MemoryStore):
         def get(self, key: str, max_bytes: int | None = None) -> Blob:
             clock.advance(400)
@@ -245,7 +247,7 @@ def test_requests_bytes_and_seconds_are_those_that_were_made(meter: TaskMeter, c
         (StoreError("k", "odd", code="x" * 200), "x" * 60),
     ],
 )
-def test_an_error_counts_by_the_stores_own_code(meter: TaskMeter, error: KeyfoldError, code: str) -> None:
+def test_errors_are_counted_by_the_stores_code(meter: TaskMeter, error: KeyfoldError, code: str) -> None:
     class Failing(MemoryStore):
         def get(self, key: str, max_bytes: int | None = None) -> Blob:
             raise error
@@ -259,7 +261,7 @@ def test_an_error_counts_by_the_stores_own_code(meter: TaskMeter, error: Keyfold
     assert meter.values({})["keyfold_sink_store_request_seconds_bucket|get|+Inf"] == 1, "a failed call took time, too"
 
 
-def test_a_store_that_invents_codes_for_ever_does_not_make_series_for_ever(meter: TaskMeter) -> None:
+def test_the_number_of_error_code_series_is_bounded(meter: TaskMeter) -> None:
     class Inventive(MemoryStore):
         calls = 0
 
@@ -289,9 +291,7 @@ def test_a_store_that_invents_codes_for_ever_does_not_make_series_for_ever(meter
         (ValueError("a defect"), "failed"),
     ],
 )
-def test_questions_to_the_registry_count_by_what_came_of_them(
-    meter: TaskMeter, error: Exception | None, result: str
-) -> None:
+def test_registry_requests_are_counted_by_result(meter: TaskMeter, error: Exception | None, result: str) -> None:
     class Fake:
         url = "mock://"
 

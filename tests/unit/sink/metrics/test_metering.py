@@ -35,7 +35,7 @@ def stored(store: MemoryStore) -> dict[str, int]:
     return {row.key: row.size_bytes for row in store.list("topics/") if not row.key.endswith("_manifest.avro")}
 
 
-def test_what_was_read_sent_committed_and_written_is_what_is_in_the_log(make: MakeRig) -> None:
+def test_counts_of_read_sent_committed_and_written_records_match_the_log(make: MakeRig) -> None:
     store = MemoryStore()
     rig = make(store, flush__size="100")
     rig.kafka.produce(T0, range(250), b"x" * 10)
@@ -66,7 +66,7 @@ def test_what_was_read_sent_committed_and_written_is_what_is_in_the_log(make: Ma
     assert value(rig, names.OFFSETS_COMMITTED) >= 2
 
 
-def test_a_fence_and_the_set_back_that_follows_are_counted_and_records_are_committed_once(make: MakeRig) -> None:
+def test_a_fence_and_the_following_reset_are_counted_and_records_are_committed_once(make: MakeRig) -> None:
     rig = make(flush__size="10")
     rig.kafka.produce(T0, range(5))
     rig.kafka.tell("on_assign", T0)
@@ -82,7 +82,7 @@ def test_a_fence_and_the_set_back_that_follows_are_counted_and_records_are_commi
     assert value(rig, names.ACTIVE) == 0, "what was given up is not on its way any more"
 
 
-def test_a_workers_page_of_a_running_task(make: MakeRig) -> None:
+def test_a_workers_metrics_page_of_a_running_task(make: MakeRig) -> None:
     rig = make()
     rig.kafka.produce(T0, range(7))
     rig.kafka.tell("on_assign", T0)
@@ -127,7 +127,7 @@ def page(rig: Rig) -> str:
     return metrics.text()[0].decode()
 
 
-def test_skipped_records_count_by_cause_and_what_is_left_is_committed(make: MakeRig) -> None:
+def test_skipped_records_are_counted_by_cause_and_the_rest_is_committed(make: MakeRig) -> None:
     rig = make(checks=Checks(), errors__tolerance="all", value__converter="json")
     rig.kafka.produce(T0, range(5))
     rig.kafka.produce(T0, range(5, 8), b"!")
@@ -144,7 +144,7 @@ def test_skipped_records_count_by_cause_and_what_is_left_is_committed(make: Make
     assert sum(gap.to_offset - gap.from_offset for gap in gaps) == 3, "the log says the same"
 
 
-def test_a_partition_that_fails_is_named_and_the_other_goes_on(make: MakeRig) -> None:
+def test_a_failed_partition_is_named_and_the_other_continues(make: MakeRig) -> None:
     rig = make(checks=Checks(), value__converter="json", flush__size="5")
     rig.kafka.produce(T0, range(1), b"!")
     rig.kafka.produce(T1, range(5))

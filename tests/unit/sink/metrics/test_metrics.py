@@ -151,7 +151,7 @@ def test_a_strict_openmetrics_parser_reads_the_same_samples(
     assert sample_names(read_open(text)) == sample_names(families(metrics).values())
 
 
-def test_before_any_task_has_reported_the_names_are_there_and_the_worker_answers(
+def test_all_metrics_exist_before_any_task_has_reported(
     make: Callable[..., SinkMetrics],
 ) -> None:
     found = families(make())
@@ -160,7 +160,7 @@ def test_before_any_task_has_reported_the_names_are_there_and_the_worker_answers
     assert found[names.BUFFERED.name].samples == []
 
 
-def test_any_name_of_a_sink_is_a_label(make: Callable[..., SinkMetrics], clock: ManualClock) -> None:
+def test_any_sink_name_is_a_valid_label(make: Callable[..., SinkMetrics], clock: ManualClock) -> None:
     odd = 'a"b\\c\nd{e="f"} ü'
     metrics = make(odd)
     metrics.observe(full(clock), {})
@@ -171,7 +171,7 @@ def test_any_name_of_a_sink_is_a_label(make: Callable[..., SinkMetrics], clock: 
     assert all(s.labels.get("connector", odd) == odd for family in read_open(text) for s in family.samples)
 
 
-def test_histograms_are_cumulative_and_whole(make: Callable[..., SinkMetrics], clock: ManualClock) -> None:
+def test_histograms_are_cumulative_and_complete(make: Callable[..., SinkMetrics], clock: ManualClock) -> None:
     metrics = make()
     meter = TaskMeter(clock)
     for seconds in (0.001, 0.2, 0.2, 7.0, 1_000.0):
@@ -193,7 +193,7 @@ def test_one_metric_can_be_asked_for_by_name(make: Callable[..., SinkMetrics]) -
     assert [family.name for family in restricted.collect()] == [names.TASKS.name]
 
 
-def test_scrapes_and_reports_at_once_do_not_meet(make: Callable[..., SinkMetrics], clock: ManualClock) -> None:
+def test_concurrent_scrapes_and_reports_do_not_interfere(make: Callable[..., SinkMetrics], clock: ManualClock) -> None:
     metrics = make(all_partitions=True)
     tasks = full(clock)
     metrics.observe(tasks, {})
@@ -220,9 +220,7 @@ def test_scrapes_and_reports_at_once_do_not_meet(make: Callable[..., SinkMetrics
 # Connect's names
 
 
-def test_each_of_connects_metrics_is_there_under_the_name_that_the_exporter_makes(
-    make: Callable[..., SinkMetrics], clock: ManualClock
-) -> None:
+def test_each_connect_metric_has_the_jmx_exporters_name(make: Callable[..., SinkMetrics], clock: ManualClock) -> None:
     metrics = make()
     metrics.observe(full(clock), {})
     served = sample_names(families(metrics).values())
@@ -235,7 +233,7 @@ def test_each_of_connects_metrics_is_there_under_the_name_that_the_exporter_make
     assert {name for name in served if name.startswith("kafka_")} - expected == {names.CONNECTOR.name}
 
 
-def test_the_rule_for_boards_of_strimzis_rules_makes_their_names() -> None:
+def test_the_relabelling_rule_gives_strimzis_names() -> None:
     text = PAGE.read_text(encoding="utf-8")
     regex = re.search(r"regex: (\S+)", text)
     replacement = re.search(r"replacement: (\S+)", text)
@@ -260,7 +258,7 @@ def test_the_page_is_what_the_table_says() -> None:
     assert printed(text) == list(sections()), "a table is missing, or in another place"
 
 
-def test_every_metric_is_in_the_page_once_and_every_name_in_the_page_is_one() -> None:
+def test_the_page_lists_every_metric_once_and_no_others() -> None:
     text = PAGE.read_text(encoding="utf-8")
     rows = re.findall(r"^\| `((?:kafka_connect|keyfold_sink)_\w+)`", text, re.MULTILINE)
     assert sorted(rows) == sorted(BY_NAME)
@@ -271,7 +269,7 @@ def test_every_metric_is_in_the_page_once_and_every_name_in_the_page_is_one() ->
     assert named - known - patterns == set()
 
 
-def test_questions_name_only_labels_that_there_are() -> None:
+def test_queries_use_only_existing_labels() -> None:
     text = PAGE.read_text(encoding="utf-8").partition("## Questions and alerts")[2]
     for name, selected in re.findall(r"((?:kafka_connect|keyfold_sink)_\w+)\{([^}]*)\}", text):
         metric = BY_NAME.get(name) or BY_NAME[name.removesuffix("_bucket")]
@@ -281,21 +279,21 @@ def test_questions_name_only_labels_that_there_are() -> None:
         assert {label.strip() for label in by.split(",")} <= {*metric.labels, "le"}, name
 
 
-def test_every_metric_says_something() -> None:
+def test_every_metric_has_a_help_text() -> None:
     for metric in METRICS:
         assert metric.help.endswith((".", "?")), metric.name
         assert metric.rises
         assert "|" not in metric.help + metric.rises, "it stands in a table"
 
 
-def test_no_label_value_that_the_code_makes_holds_a_bar() -> None:
+def test_no_label_value_of_the_code_contains_a_bar() -> None:
     assert "|" not in NO_ANSWER + "".join((*names.ROLL_REASONS, *names.SET_BACK_CAUSES))
 
 
 # A port of its own
 
 
-def test_a_port_of_its_own_serves_the_same(make: Callable[..., SinkMetrics], clock: ManualClock) -> None:
+def test_a_dedicated_port_serves_the_same_metrics(make: Callable[..., SinkMetrics], clock: ManualClock) -> None:
     metrics = make()
     metrics.observe(full(clock), {})
     with socket.socket() as probe:
@@ -309,7 +307,7 @@ def test_a_port_of_its_own_serves_the_same(make: Callable[..., SinkMetrics], clo
     assert sample_names(parse_plain(served)) == sample_names(families(metrics).values())
 
 
-def test_without_a_port_nothing_listens_and_a_taken_one_names_its_key(make: Callable[..., SinkMetrics]) -> None:
+def test_no_port_means_no_listener_and_a_port_in_use_names_its_key(make: Callable[..., SinkMetrics]) -> None:
     with own_port(make(), "127.0.0.1", 0):
         pass
     with socket.socket() as taken:

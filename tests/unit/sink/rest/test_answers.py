@@ -47,7 +47,7 @@ def test_tasks_of_all_workers_are_numbered_by_slot() -> None:
     assert found["connector"]["worker_id"] == "host0:8083"
 
 
-def test_a_worker_without_a_slot_has_no_ids_to_show_but_its_partitions() -> None:
+def test_a_worker_without_a_slot_shows_partitions_but_no_task_ids() -> None:
     service = FakeService(make_options(), worker(-1))
     assert status(service)["tasks"] == []
     assert status(FakeService(make_options(), worker(-1), worker(2)))["connector"]["worker_id"] == "host2:8083"
@@ -67,7 +67,7 @@ def test_a_worker_without_a_slot_has_no_ids_to_show_but_its_partitions() -> None
         (RunState.PAUSED, [RunState.RUNNING, RunState.FAILED], "PAUSED"),
     ],
 )
-def test_a_connector_is_what_was_asked_for_if_a_task_works(
+def test_a_connector_has_the_desired_state_if_a_task_works(
     target: RunState, states: list[RunState], expected: str
 ) -> None:
     traces = {RunState.FAILED: "the bucket is gone"}
@@ -86,14 +86,14 @@ def test_a_stopped_connector_has_no_tasks() -> None:
     assert (found["connector"]["state"], found["tasks"]) == ("STOPPED", [])
 
 
-def test_a_task_that_has_not_reported_is_not_said_to_run() -> None:
+def test_a_task_without_a_report_is_not_running() -> None:
     silent = task(0, reported_ms=NOW_MS - 3_600_000)
     found = status(FakeService(make_options(), worker(0, silent, task(1))))
     assert [one["state"] for one in found["tasks"]] == ["UNASSIGNED", "RUNNING"]
     assert "has not reported for 3600 s" in found["tasks"][0]["trace"]
 
 
-def test_a_task_that_flushes_what_is_taken_away_still_runs() -> None:
+def test_a_task_that_flushes_revoked_partitions_is_running() -> None:
     busy = task(0, reported_ms=NOW_MS - 30_000)
     assert status(FakeService(make_options(), worker(0, busy)))["tasks"][0]["state"] == "RUNNING"
 
@@ -120,7 +120,7 @@ def still(number: int, seconds: int = 300, **more: Any) -> PartitionStatus:
         ([], "RUNNING", None),
     ],
 )
-def test_a_task_whose_data_does_not_move_is_not_said_to_run(
+def test_a_task_without_progress_is_not_running(
     partitions: list[PartitionStatus], state: str, words: str | None
 ) -> None:
     found = status(FakeService(make_options(), worker(0, task(0, partitions=tuple(partitions)))))["tasks"][0]
@@ -128,7 +128,7 @@ def test_a_task_whose_data_does_not_move_is_not_said_to_run(
     assert (words in found["trace"]) if words else "trace" not in found
 
 
-def test_what_a_running_task_says_is_in_its_way_is_told() -> None:
+def test_a_running_tasks_obstacle_is_its_trace() -> None:
     found = status(FakeService(make_options(), worker(0, task(0, trace="reading is paused: memory is full"))))
     assert found["tasks"][0] == {
         "id": 0,
@@ -138,14 +138,14 @@ def test_what_a_running_task_says_is_in_its_way_is_told() -> None:
     }
 
 
-def test_the_reasons_of_many_failed_tasks_are_told_once_and_not_all() -> None:
+def test_reasons_of_many_failed_tasks_are_listed_once_and_limited() -> None:
     tasks = [task(number, RunState.FAILED, trace=f"reason {number % 5}") for number in range(40)]
     trace = status(FakeService(make_options(**{"tasks.max": "40"}), worker(0, *tasks)))["connector"]["trace"]
     assert trace.count("reason") == 3
     assert "(and 2 more)" in trace
 
 
-def test_a_task_that_is_nowhere_is_not_found() -> None:
+def test_an_unknown_task_is_not_found() -> None:
     asked = asking(FakeService())
     for response in (
         asked.get("/connectors/users/tasks/7/status"),
@@ -159,7 +159,7 @@ def test_a_task_that_is_nowhere_is_not_found() -> None:
 # Partitions
 
 
-def test_a_partition_says_how_far_it_is() -> None:
+def test_a_partition_has_its_offsets_and_lag() -> None:
     known = partition(0, committed_ms=NOW_MS - 9, error="SlowDown", error_ms=NOW_MS - 8, blocked_ms=NOW_MS - 7)
     service = FakeService(make_options(), worker(3, task(1, partitions=(known,))))
     assert asking(service).get("/connectors/users/partitions").json() == {
@@ -184,7 +184,7 @@ def test_a_partition_says_how_far_it_is() -> None:
     }
 
 
-def test_what_is_not_known_of_a_partition_is_null() -> None:
+def test_unknown_facts_of_a_partition_are_null() -> None:
     unknown = {"next_offset": -1, "position": -1, "end_offset": -1, "oldest_record_ms": -1}
     service = FakeService(make_options(), worker(0, task(0, partitions=(partition(0, **unknown),))))
     (row,) = asking(service).get("/connectors/users/partitions").json()["partitions"]
@@ -197,7 +197,7 @@ def test_a_record_from_the_future_has_no_negative_age() -> None:
     assert asking(service).get("/connectors/users/partitions").json()["partitions"][0]["oldest_record_age_ms"] == 0
 
 
-def test_a_partition_that_moves_is_told_once_by_who_has_it() -> None:
+def test_a_partition_that_moves_is_listed_once_by_its_present_task() -> None:
     old = task(0, partitions=(partition(0, next_offset=90),))
     new = task(0, partitions=(partition(0, next_offset=95),))
     waiting = task(1, partitions=(partition(0, next_offset=-1, state=RunState.UNASSIGNED),))
@@ -206,7 +206,7 @@ def test_a_partition_that_moves_is_told_once_by_who_has_it() -> None:
     assert (row["next_offset"], row["worker_id"]) == (95, "host1:8083")
 
 
-def test_partitions_that_nobody_has_are_told_on_request() -> None:
+def test_unassigned_partitions_are_listed_on_request() -> None:
     service = FakeService()
     service.ends[("users", 7)] = 42
     rows = asking(service).get("/connectors/users/partitions?unassigned=true").json()["partitions"]
@@ -220,7 +220,7 @@ def test_partitions_that_nobody_has_are_told_on_request() -> None:
 # The configuration
 
 
-def test_no_answer_holds_a_secret() -> None:
+def test_no_response_contains_a_secret() -> None:
     secrets = {
         "aws.access.key.id": "id",
         "aws.secret.access.key": "s3cret-1",
@@ -237,7 +237,7 @@ def test_no_answer_holds_a_secret() -> None:
     assert all("[hidden]" in answer for answer in answers[:4])
 
 
-def test_what_runs_may_be_asked_for_as_it_is_shown_or_as_it_was_written() -> None:
+def test_the_running_configuration_may_be_put_as_shown_or_as_written() -> None:
     written = {**CONFIG, "rest.token": "s3cret", "flush.size": "3000"}
     asked = asking(FakeService(make_options(**written)))
     for config in (written, asked.get("/connectors/users/config").json(), {**written, "flush.size": 3000}):
@@ -268,7 +268,7 @@ def test_what_runs_may_be_asked_for_as_it_is_shown_or_as_it_was_written() -> Non
         ("DELETE", "/connectors/orders", None, 404),
     ],
 )
-def test_what_would_change_the_configuration_is_refused_with_the_reason(
+def test_a_change_of_the_configuration_is_refused_with_the_reason(
     method: str, path: str, body: object, expected: int
 ) -> None:
     service = FakeService()
@@ -283,7 +283,7 @@ def test_what_would_change_the_configuration_is_refused_with_the_reason(
 # Errors
 
 
-def test_what_is_not_there_and_what_cannot_be_asked_have_the_one_shape() -> None:
+def test_unknown_paths_and_methods_are_answered_in_the_error_shape() -> None:
     asked = asking(FakeService())
     nowhere, wrong_method = asked.get("/nowhere"), asked.delete("/connectors/users/config")
     assert (nowhere.status_code, nowhere.json()["error_code"]) == (404, 404)
@@ -294,12 +294,12 @@ def test_what_is_not_there_and_what_cannot_be_asked_have_the_one_shape() -> None
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"null", b"[]", b'"x"', b"\xff", b'{"name": 3}', b"[" * 100_000, b'{"name": ' + b"9" * 5000]
 )
-def test_a_body_that_cannot_be_read_is_a_bad_request(content: bytes) -> None:
+def test_an_unreadable_body_is_a_bad_request(content: bytes) -> None:
     response = asking(FakeService()).post("/connectors", content=content, headers={"Content-Type": "application/json"})
     assert (response.status_code, response.json()["error_code"]) == (400, 400)
 
 
-def test_a_configuration_of_ever_so_many_keys_is_not_looked_at() -> None:
+def test_a_configuration_with_too_many_keys_is_refused_unread() -> None:
     config = {f"k{number}": "" for number in range(50_000)}
     for path in ("/connectors/users/config", "/connector-plugins/KeyfoldSink/config/validate"):
         response = asking(FakeService()).put(path, json=config)
@@ -307,7 +307,7 @@ def test_a_configuration_of_ever_so_many_keys_is_not_looked_at() -> None:
         assert "keys" in response.json()["message"]
 
 
-def test_half_a_surrogate_is_answered_like_any_other_sign() -> None:
+def test_half_a_surrogate_pair_is_a_bad_request() -> None:
     body = b'{"offsets": [{"partition": {"kafka_topic": "\\ud800", "kafka_partition": "\\ud800"}}]}'
     response = asking(FakeService()).patch(
         "/connectors/users/offsets", content=body, headers={"Content-Type": "application/json"}
@@ -315,13 +315,13 @@ def test_half_a_surrogate_is_answered_like_any_other_sign() -> None:
     assert response.status_code == 400
 
 
-def test_a_message_never_repeats_what_was_sent_as_a_value() -> None:
+def test_a_message_never_repeats_a_value_of_the_request() -> None:
     response = asking(FakeService()).put("/connectors/users/config", json={"rest.token": ["s3cret"]})
     assert response.status_code == 400
     assert "s3cret" not in response.text
 
 
-def test_a_store_that_does_not_answer_is_503_and_to_be_asked_again() -> None:
+def test_a_store_that_does_not_answer_gives_503_with_retry_after() -> None:
     service = FakeService()
     service.failure = StoreUnavailable("topics/_sinks/users/orders.json", "no answer")
     for method, path in (("PUT", "/connectors/users/pause"), ("GET", "/connectors/users/status")):
@@ -332,7 +332,7 @@ def test_a_store_that_does_not_answer_is_503_and_to_be_asked_again() -> None:
     assert asking(service).get("/health").status_code == 200
 
 
-def test_a_store_that_refuses_is_500_with_what_to_do() -> None:
+def test_a_store_that_refuses_gives_500_with_a_hint() -> None:
     service = FakeService()
     service.failure = AccessDenied("topics/_sinks/users/orders.json", "access denied", hint="allow s3:PutObject")
     response = asking(service).put("/connectors/users/stop")
@@ -340,7 +340,7 @@ def test_a_store_that_refuses_is_500_with_what_to_do() -> None:
     assert "allow s3:PutObject" in response.json()["message"]
 
 
-def test_what_nobody_expected_is_logged_and_not_told() -> None:
+def test_an_unexpected_error_is_logged_and_not_shown() -> None:
     service = FakeService()
     service.failure = ZeroDivisionError("with s3cret inside")
     with capture_logs() as logged:
@@ -373,7 +373,7 @@ def test_a_worker_that_hangs_is_not_alive() -> None:
     assert (response.status_code, response.json()["status"]) == (500, "unhealthy")
 
 
-def test_metrics_are_passed_on_as_they_are() -> None:
+def test_metrics_are_passed_on_unchanged() -> None:
     response = asking(FakeService()).get("/metrics")
     assert response.content == b"up 1\n"
     assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
@@ -405,13 +405,13 @@ def test_a_class_that_does_not_fit_the_path_is_a_bad_request() -> None:
 
 
 @pytest.mark.parametrize("value", ["${file:/etc/shadow:root}", "${env:HOME}", "x-${file:/dev/zero:a}-y"])
-def test_nobody_learns_by_a_validation_what_files_and_variables_there_are(value: str) -> None:
+def test_a_validation_does_not_reveal_which_files_and_variables_exist(value: str) -> None:
     response = asking(FakeService()).put("/connector-plugins/KeyfoldSink/config/validate", json={"topics": value})
     assert response.status_code == 400
     assert "REST does not resolve it" in response.json()["message"]
 
 
-def test_placeholders_of_what_runs_are_validated() -> None:
+def test_placeholders_of_the_running_configuration_are_validated() -> None:
     values = resolve({**CONFIG, "topics": "${env:TOPIC}"}, {"TOPIC": "users"})
     service = FakeService(SinkOptions.parse(values))
     response = asking(service).put(
@@ -451,17 +451,17 @@ def test_a_level_is_set_here_and_passed_to_the_tasks() -> None:
         ("x" * 500, {"level": "INFO"}, 404),
     ],
 )
-def test_a_level_or_a_logger_that_is_none_is_refused(logger: str, body: object, expected: int) -> None:
+def test_an_invalid_level_or_logger_is_refused(logger: str, body: object, expected: int) -> None:
     service = FakeService()
     assert asking(service).put(f"/admin/loggers/{logger}", json=body).status_code == expected
     assert service.calls == []
 
 
-def test_a_logger_that_nobody_asked_for_is_not_found() -> None:
+def test_a_logger_without_a_level_is_not_found() -> None:
     assert asking(FakeService()).get("/admin/loggers/nobody.asked.for.this").status_code == 404
 
 
-def test_levels_of_all_workers_at_once_are_refused_and_not_taken_for_those_of_one() -> None:
+def test_setting_a_level_for_the_whole_cluster_is_refused() -> None:
     service = FakeService()
     response = asking(service).put("/admin/loggers/root?scope=cluster", json={"level": "INFO"})
     assert response.status_code == 400

@@ -25,7 +25,7 @@ def url(service: FakeService) -> Iterator[str]:
         yield server.addresses[0]
 
 
-def test_kafka_connect_py_looks_at_a_connector(url: str) -> None:
+def test_kafka_connect_py_reads_a_connector(url: str) -> None:
     client = KafkaConnect(url=url)
     assert set(client.get_cluster_info()) == {"version", "commit", "kafka_cluster_id"}
     assert client.list_connectors() == ["users"]
@@ -59,7 +59,7 @@ def test_kafka_connect_py_runs_a_connector(url: str, service: FakeService) -> No
     ]
 
 
-def test_kafka_connect_py_may_ask_for_what_runs_and_for_nothing_else(url: str) -> None:
+def test_kafka_connect_py_may_put_only_the_running_configuration(url: str) -> None:
     client = KafkaConnect(url=url)
     assert client.create_connector({"name": "users", "config": CONFIG})["name"] == "users"
     assert client.update_connector("users", CONFIG)["config"] == CONFIG
@@ -72,7 +72,7 @@ def test_kafka_connect_py_may_ask_for_what_runs_and_for_nothing_else(url: str) -
             attempt()  # type: ignore[no-untyped-call]
 
 
-def test_kafka_connect_py_looks_for_plugins_and_validates(url: str) -> None:
+def test_kafka_connect_py_lists_plugins_and_validates(url: str) -> None:
     client = KafkaConnect(url=url)
     (plugin,) = client.list_connector_plugins()
     assert client.validate_connector_config(plugin["class"], {"name": "x"})["error_count"] == 0
@@ -108,7 +108,7 @@ def test_kafka_connect_api_reads_errors(url: str) -> None:
         api.delete_raw("/connectors/users")
 
 
-def test_clients_that_know_basic_authentication_alone_send_the_token_as_its_password() -> None:
+def test_clients_with_basic_authentication_send_the_token_as_password() -> None:
     service = FakeService(make_options(**{"rest.token": "t0p-s3cret"}))
     with serving(service) as server:
         (url,) = server.addresses

@@ -77,7 +77,7 @@ def test_expand_gives_status_and_info_by_name(client: TestClient) -> None:
     assert get(client, "/connectors?expand=info") == {NAME: {"info": INFO}}
 
 
-def test_an_expansion_that_is_not_known_is_ignored(client: TestClient) -> None:
+def test_an_unknown_expansion_is_ignored(client: TestClient) -> None:
     assert get(client, "/connectors?expand=nonsense") == {NAME: {}}
 
 
@@ -107,7 +107,7 @@ def test_the_status_of_a_task(client: TestClient) -> None:
     assert get(client, f"/connectors/{NAME}/tasks/1/status") == STATUS["tasks"][1]  # type: ignore[index]
 
 
-def test_active_topics_stand_under_the_connectors_name(client: TestClient) -> None:
+def test_active_topics_are_keyed_by_the_connectors_name(client: TestClient) -> None:
     assert get(client, f"/connectors/{NAME}/topics") == {NAME: {"topics": ["orders", "users"]}}
 
 
@@ -123,9 +123,7 @@ def test_a_plain_restart_has_no_content(client: TestClient, service: FakeService
     assert service.calls == [("restart", False, False)]
 
 
-def test_a_restart_of_what_has_failed_answers_the_status_that_it_leads_to(
-    client: TestClient, service: FakeService
-) -> None:
+def test_a_restart_of_failed_tasks_returns_the_resulting_status(client: TestClient, service: FakeService) -> None:
     response = client.post(f"/connectors/{NAME}/restart?includeTasks=true&onlyFailed=true")
     assert response.status_code == 202
     found = response.json()
@@ -142,7 +140,7 @@ def test_a_restart_of_what_has_failed_answers_the_status_that_it_leads_to(
         ("includeTasks=true&onlyFailed=false", ["RESTARTING", "RESTARTING", "RESTARTING"]),
     ],
 )
-def test_flags_of_a_restart_say_who_is_started_anew(client: TestClient, query: str, expected: list[str]) -> None:
+def test_flags_of_a_restart_choose_what_is_restarted(client: TestClient, query: str, expected: list[str]) -> None:
     found = client.post(f"/connectors/{NAME}/restart?{query}").json()
     assert [found["connector"]["state"], *(task["state"] for task in found["tasks"])] == expected
 
@@ -212,7 +210,7 @@ def test_a_configuration_is_validated_key_by_key(client: TestClient) -> None:
     assert set(found["configs"][0]["value"]) == {"name", "value", "recommended_values", "errors", "visible"}
 
 
-def test_a_healthy_worker_says_so_in_connects_words(client: TestClient) -> None:
+def test_a_healthy_worker_answers_in_connects_words(client: TestClient) -> None:
     assert get(client, "/health") == {
         "status": "healthy",
         "message": "Worker has completed startup and is ready to handle requests.",

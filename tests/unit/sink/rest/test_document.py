@@ -43,7 +43,7 @@ def test_every_operation_is_described_and_named() -> None:
             assert parameter.get("description"), (path, method, parameter["name"])
 
 
-def test_every_operation_declares_its_errors_in_the_one_shape() -> None:
+def test_every_operation_declares_its_errors_in_the_same_shape() -> None:
     for path, method, one in operations(document()):
         responses = one["responses"]
         assert {"400", "403", "413", "500", "503"} <= responses.keys(), (path, method)
@@ -54,7 +54,7 @@ def test_every_operation_declares_its_errors_in_the_one_shape() -> None:
                 assert response["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Error"}
 
 
-def test_what_needs_the_token_says_so_and_nothing_else_does() -> None:
+def test_exactly_the_guarded_operations_declare_the_token() -> None:
     for path, _method, one in operations(document("t0p-s3cret")):
         assert ("security" in one) is (path not in OPEN_PATHS)
         assert ("401" in one["responses"]) is (path not in OPEN_PATHS)
@@ -68,7 +68,7 @@ def test_every_path_is_on_the_page(path: str) -> None:
     assert re.search(rf"/{re.escape(last)}\b", page) or path == "/"
 
 
-def test_every_command_on_the_page_asks_what_there_is() -> None:
+def test_every_command_on_the_page_uses_an_existing_operation() -> None:
     paths = [re.compile(re.sub(r"\{\w+\}", "[^/]+", path) + r"$") for path in document()["paths"]]
     asked = re.findall(r"\$sink(/[\w/-]*)", PAGE.read_text(encoding="utf-8"))
     assert len(asked) > 10

@@ -67,7 +67,7 @@ def test_health_readiness_and_metrics_need_no_token(path: str) -> None:
         "Basic " + base64.b64encode(TOKEN.encode()).decode(),
     ],
 )
-def test_all_else_needs_the_right_token(path: str, authorization: str | None) -> None:
+def test_all_other_paths_need_the_token(path: str, authorization: str | None) -> None:
     headers = {} if authorization is None else {b"Authorization": authorization.encode("latin-1")}
     response = client(token=TOKEN).get(path, headers=headers)
     assert is_refusal(response, 401)
@@ -77,14 +77,14 @@ def test_all_else_needs_the_right_token(path: str, authorization: str | None) ->
 @pytest.mark.parametrize(
     "authorization", [f"Bearer {TOKEN}", f"bearer {TOKEN}", f"Bearer   {TOKEN} ", basic("x", TOKEN), basic("", TOKEN)]
 )
-def test_the_right_token_opens_all(authorization: str) -> None:
+def test_the_token_opens_all_paths(authorization: str) -> None:
     asked = client(token=TOKEN, base_url="http://10.0.0.7")
     for path in CLOSED[:-1]:
         assert asked.get(path, headers={"Authorization": authorization}).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/connectors/users/pause", "/connectors/users/stop", "/connectors/users/flush"])
-def test_nothing_is_done_without_the_token(path: str) -> None:
+def test_nothing_is_changed_without_the_token(path: str) -> None:
     service = FakeService()
     asked = TestClient(make_app(make_backend(service), token=TOKEN), base_url="http://127.0.0.1")
     for method in ("GET", "PUT", "POST", "DELETE", "PATCH"):
@@ -95,7 +95,7 @@ def test_nothing_is_done_without_the_token(path: str) -> None:
 @pytest.mark.parametrize(
     "path", ["/health/", "//health", "/health/../connectors", "/%68ealth", "/metrics%2F", "/metrics/x"]
 )
-def test_no_spelling_of_an_open_path_opens_another(path: str) -> None:
+def test_no_spelling_of_an_open_path_opens_a_guarded_one(path: str) -> None:
     response = client(token=TOKEN).get(path)
     assert response.status_code == 401 or response.json().get("status") == "healthy"
 
@@ -107,7 +107,7 @@ def test_no_spelling_of_an_open_path_opens_another(path: str) -> None:
     "listeners",
     ["http://0.0.0.0:0", "http://[::]:0", "http://10.0.0.7:8083", "http://:8083", "http://sink.example:8083"],
 )
-def test_an_address_that_others_reach_needs_a_token_from_the_start(listeners: str) -> None:
+def test_a_public_address_requires_a_token_at_startup(listeners: str) -> None:
     for value in (listeners, f"http://127.0.0.1:0,{listeners}"):
         with pytest.raises(ConfigError, match="other machines can reach") as caught:
             make_options(listeners=value)
@@ -118,12 +118,12 @@ def test_an_address_that_others_reach_needs_a_token_from_the_start(listeners: st
 @pytest.mark.parametrize(
     "listeners", ["http://127.0.0.1:0", "http://127.8.9.1:1", "http://[::1]:0", "http://localhost:0", ""]
 )
-def test_loopback_needs_none(listeners: str) -> None:
+def test_loopback_needs_no_token(listeners: str) -> None:
     assert make_options(listeners=listeners).rest_token is None
 
 
 @pytest.mark.parametrize("token", ["", " ", "two words", "t\u00f6ken", "line\nbreak"])
-def test_a_token_that_no_header_can_hold_is_an_error(token: str) -> None:
+def test_a_token_that_does_not_fit_into_a_header_is_an_error(token: str) -> None:
     with pytest.raises(ConfigError) as caught:
         make_options(**{"rest.token": token})
     assert caught.value.key == "rest.token"
@@ -144,7 +144,7 @@ def test_a_token_that_no_header_can_hold_is_an_error(token: str) -> None:
         ("http://127.0.0.1:1,http://127.0.0.1:1", "twice"),
     ],
 )
-def test_a_listener_that_is_none_is_an_error_that_says_why(listeners: str, words: str) -> None:
+def test_an_invalid_listener_is_an_error_with_the_reason(listeners: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
         make_options(listeners=listeners)
     assert caught.value.key == "listeners"
@@ -174,7 +174,7 @@ def test_listeners_are_read_as_connect_writes_them() -> None:
         ("2130706433", False),
     ],
 )
-def test_what_is_loopback(host: str, expected: bool) -> None:
+def test_loopback_addresses_are_recognised(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
 
 
@@ -193,11 +193,11 @@ def test_a_page_whose_name_points_to_loopback_is_refused(host: str) -> None:
 @pytest.mark.parametrize(
     "host", ["127.0.0.1:8083", "localhost", "localhost:1", "[::1]:8083", "sink-0.sinks:8083", "SINK-0.sinks"]
 )
-def test_names_of_our_own_are_answered(host: str) -> None:
+def test_own_host_names_are_answered(host: str) -> None:
     assert client().get("/connectors", headers={"Host": host}).status_code == 200
 
 
-def test_with_a_token_any_name_will_do() -> None:
+def test_any_host_name_is_accepted_with_a_token() -> None:
     asked = client(token=TOKEN)
     assert asked.get("/", headers={"Host": "sinks.example", "Authorization": f"Bearer {TOKEN}"}).status_code == 200
 
@@ -217,7 +217,7 @@ def test_with_a_token_any_name_will_do() -> None:
     ],
 )
 @pytest.mark.parametrize("token", [None, TOKEN])
-def test_pages_of_others_are_refused_and_do_nothing(headers: dict[str, str], token: str | None) -> None:
+def test_requests_from_foreign_pages_are_refused_and_change_nothing(headers: dict[str, str], token: str | None) -> None:
     service = FakeService()
     asked = TestClient(make_app(make_backend(service), token=token), base_url="http://127.0.0.1:8083")
     more = {} if token is None else {"Authorization": f"Bearer {token}"}
@@ -226,13 +226,13 @@ def test_pages_of_others_are_refused_and_do_nothing(headers: dict[str, str], tok
     assert service.calls == []
 
 
-def test_our_own_origin_and_a_typed_address_are_fine() -> None:
+def test_the_own_origin_and_requests_without_an_origin_are_accepted() -> None:
     assert client().get("/", headers={"Origin": "http://127.0.0.1:8083"}).status_code == 200
     assert client().get("/", headers={"Sec-Fetch-Site": "none"}).status_code == 200
     assert client().get("/", headers={"Sec-Fetch-Site": "same-origin"}).status_code == 200
 
 
-def test_no_answer_lets_other_pages_read_it() -> None:
+def test_no_response_allows_foreign_pages_to_read_it() -> None:
     response = client().options("/connectors", headers={"Access-Control-Request-Method": "PUT"})
     assert is_refusal(response, 405)
     assert not [name for name in response.headers if name.startswith("access-control")]
@@ -241,7 +241,7 @@ def test_no_answer_lets_other_pages_read_it() -> None:
 # Sizes and forms
 
 
-def test_a_body_beyond_the_limit_is_refused_by_its_length_and_by_its_bytes() -> None:
+def test_an_oversized_body_is_refused_by_its_declared_length_and_by_its_bytes() -> None:
     json = {"Content-Type": "application/json"}
     assert is_refusal(client().post("/connectors", content=b" " * (BODY_BYTES_MAX + 1), headers=json), 413)
 
@@ -253,19 +253,19 @@ def test_a_body_beyond_the_limit_is_refused_by_its_length_and_by_its_bytes() -> 
 
 
 @pytest.mark.parametrize("content_type", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
-def test_a_body_that_is_not_said_to_be_json_is_refused(content_type: str) -> None:
+def test_a_body_without_the_json_content_type_is_refused(content_type: str) -> None:
     for method, path in (("POST", "/connectors"), ("PUT", "/connectors/users/config"), ("PUT", "/admin/loggers/root")):
         response = client().request(method, path, content=b"{}", headers={"Content-Type": content_type})
         assert is_refusal(response, 415)
 
 
-def test_a_slash_at_the_end_makes_no_difference() -> None:
+def test_a_trailing_slash_makes_no_difference() -> None:
     assert client().get("/connectors/").json() == ["users"]
     assert client().get("/connectors/users/status/").status_code == 200
 
 
 @pytest.mark.parametrize("name", ["a/b", "a b", "50%", "%2F", "\u00fc\u4e2d", "a?b", "a#b", "..", "a+b", "a;b"])
-def test_a_name_with_any_sign_is_asked_for_percent_encoded(name: str) -> None:
+def test_any_connector_name_is_reachable_percent_encoded(name: str) -> None:
     from urllib.parse import quote
 
     asked = client(name=name)

@@ -35,7 +35,9 @@ def entry(partition: Any = 0, offset: Any = 95, topic: Any = "users") -> dict[st
     return {"partition": {"kafka_topic": topic, "kafka_partition": partition}, "offset": {"kafka_offset": offset}}
 
 
-def test_several_partitions_move_at_once_and_numbers_may_be_strings(client: TestClient, service: FakeService) -> None:
+def test_several_partitions_move_in_one_request_and_numbers_may_be_strings(
+    client: TestClient, service: FakeService
+) -> None:
     response = client.patch(PATH, json={"offsets": [entry("0", "95"), entry(1, 99)]})
     assert response.status_code == 200
     assert service.calls == [("alter", {("users", 0): 95, ("users", 1): 99})]
@@ -78,7 +80,7 @@ def test_several_partitions_move_at_once_and_numbers_may_be_strings(client: Test
         ({"offsets": "users"}, "body.offsets"),
     ],
 )
-def test_what_cannot_be_is_refused_in_connects_words_and_nothing_moves(
+def test_invalid_offsets_are_refused_in_connects_words_and_nothing_moves(
     client: TestClient, service: FakeService, body: Any, words: str
 ) -> None:
     before = dict(service.ends)
@@ -108,7 +110,7 @@ def test_a_reset_is_refused_also_when_stopped(client: TestClient, service: FakeS
     assert service.calls == []
 
 
-def test_the_same_offset_twice_is_one(client: TestClient, service: FakeService) -> None:
+def test_a_repeated_offset_counts_once(client: TestClient, service: FakeService) -> None:
     assert client.patch(PATH, json={"offsets": [entry(0, 95), entry("0", "95")]}).status_code == 200
     assert service.calls == [("alter", {("users", 0): 95})]
 
@@ -129,7 +131,7 @@ halves = st.fixed_dictionaries(
 
 
 @given(st.lists(halves, max_size=3))
-def test_whatever_is_sent_is_read_or_refused(entries: list[dict[str, Any]]) -> None:
+def test_any_request_is_applied_or_refused(entries: list[dict[str, Any]]) -> None:
     with contextlib.suppress(RequestRefused):
         found = parse(entries)
         assert all(isinstance(topic, str) and 0 <= offset < 2**63 for (topic, _), offset in found.items())

@@ -41,7 +41,7 @@ def test_every_key_has_a_definition_in_connects_shape() -> None:
         assert one["default_value"] is None or isinstance(one["default_value"], str)
 
 
-def test_what_runs_is_right_and_each_mistake_stands_at_its_key() -> None:
+def test_the_running_configuration_is_valid_and_each_mistake_is_reported_at_its_key() -> None:
     assert CLIENT.put(VALIDATE, json=CONFIG).json()["error_count"] == 0
     found = CLIENT.put(VALIDATE, json={**CONFIG, "flush.size": "many", "nonsense": "1"}).json()
     wrong = {one["value"]["name"] for one in found["configs"] if one["value"]["errors"]}
@@ -63,7 +63,7 @@ keys = (
 @given(st.dictionaries(keys, values, max_size=6))
 @pytest.mark.sharded
 @settings(max_examples=100, suppress_health_check=list(HealthCheck))
-def test_any_configuration_is_answered_and_never_with_a_fault_of_the_worker(config: dict[str, Any]) -> None:
+def test_no_configuration_causes_an_internal_error(config: dict[str, Any]) -> None:
     for given_config in (config, {**CONFIG, **config}):
         response = CLIENT.put(VALIDATE, json=given_config)
         assert response.status_code in {200, 400}, response.text
@@ -83,7 +83,7 @@ def client(world: World) -> TestClient:
     return asking(worker.service, world)
 
 
-def test_orders_go_through_the_bucket_and_come_back_in_the_status(client: TestClient) -> None:
+def test_a_change_of_state_goes_through_the_bucket_and_appears_in_the_status(client: TestClient) -> None:
     name = client.get("/connectors").json()[0]
     for path, expected in (("pause", "PAUSED"), ("stop", "STOPPED"), ("resume", "UNASSIGNED")):
         assert client.put(f"/connectors/{name}/{path}").status_code == 202

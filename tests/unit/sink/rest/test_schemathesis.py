@@ -76,18 +76,18 @@ def excluded(case: Case[Any]) -> list[Any]:
 @pytest.mark.full
 @ANYTHING.parametrize()
 @bounded
-def test_every_answer_is_as_the_document_says(case: Case[Any]) -> None:
+def test_every_response_matches_the_document(case: Case[Any]) -> None:
     case.call_and_validate(headers=HOST, excluded_checks=excluded(case))
 
 
 @EXISTING.parametrize()
 @bounded
-def test_every_answer_about_what_is_there_is_as_the_document_says(case: Case[Any]) -> None:
+def test_every_response_about_existing_resources_matches_the_document(case: Case[Any]) -> None:
     case.call_and_validate(headers=HOST, excluded_checks=excluded(case))
 
 
 @pytest.mark.full
 @GUARDED.parametrize()
 @bounded
-def test_nothing_that_needs_the_token_is_told_without_it(case: Case[Any]) -> None:
+def test_guarded_resources_are_not_shown_without_the_token(case: Case[Any]) -> None:
     case.call_and_validate(headers={**HOST, **TOKEN}, excluded_checks=excluded(case))

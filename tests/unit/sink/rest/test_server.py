@@ -57,7 +57,7 @@ def stuck() -> Iterator[Stuck]:
     service.released.set()
 
 
-def test_it_answers_on_every_listener_also_ipv6() -> None:
+def test_the_server_answers_on_every_listener_also_ipv6() -> None:
     options = make_options(listeners="http://127.0.0.1:0,http://[::1]:0,HTTP://localhost:0/")
     with serving(FakeService(options)) as server:
         assert len({port_of(address) for address in server.addresses}) == 3
@@ -71,13 +71,13 @@ def test_no_listener_means_no_server() -> None:
         assert server.addresses == ()
 
 
-def test_two_workers_run_at_once_and_each_answers_for_itself() -> None:
+def test_two_workers_on_one_host_each_answer_for_themselves() -> None:
     with serving(FakeService()) as one, serving(FakeService(make_options(name="orders"))) as other:
         assert get(f"{one.addresses[0]}/connectors").json() == ["users"]
         assert get(f"{other.addresses[0]}/connectors").json() == ["orders"]
 
 
-def test_a_default_port_that_is_taken_is_an_error_that_says_what_to_do() -> None:
+def test_a_default_port_in_use_is_an_error_with_a_hint() -> None:
     options = make_options()
     by_default = options.model_validate({key: value for key, value in CONFIG.items() if key != "listeners"})
     with socket.socket() as holder:
@@ -93,14 +93,14 @@ def test_a_default_port_that_is_taken_is_an_error_that_says_what_to_do() -> None
     assert "port 0" in str(caught.value.hint)
 
 
-def test_a_second_worker_that_asks_for_port_0_says_which_one_it_got() -> None:
+def test_a_worker_with_port_0_reports_its_actual_port() -> None:
     with capture_logs() as logged, serving(FakeService()) as one, serving(FakeService()) as other:
         assert get(f"{other.addresses[0]}/health").ok
     said = [line["addresses"] for line in logged if "addresses" in line]
     assert said == [[one.addresses[0]], [other.addresses[0]]]
 
 
-def test_a_port_that_was_asked_for_and_is_taken_is_an_error_that_names_the_key() -> None:
+def test_a_configured_port_in_use_is_an_error_that_names_the_key() -> None:
     with serving(FakeService()) as server:
         options = make_options(listeners=server.addresses[0])
         with pytest.raises(ConfigError, match="port 0") as caught, listening(options):
@@ -108,7 +108,7 @@ def test_a_port_that_was_asked_for_and_is_taken_is_an_error_that_names_the_key()
     assert caught.value.key == "listeners"
 
 
-def test_an_address_of_another_machine_is_an_error_that_says_what_to_do() -> None:
+def test_an_address_of_another_machine_is_an_error_with_a_hint() -> None:
     options = make_options(listeners="http://192.0.2.1:0", **TOKEN)
     with pytest.raises(ConfigError, match="use an address of this machine"), listening(options):
         pass
@@ -136,7 +136,7 @@ def test_a_worker_is_named_by_its_key_or_host_and_port() -> None:
         assert worker_id(make_options(), none) == f"{socket.gethostname()}:{os.getpid()}"
 
 
-def test_it_ends_before_its_idle_clients_do_and_frees_its_port() -> None:
+def test_the_server_ends_despite_idle_clients_and_frees_its_port() -> None:
     with serving(FakeService()) as server:
         port = port_of(server.addresses[0])
         idle = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
@@ -149,7 +149,7 @@ def test_it_ends_before_its_idle_clients_do_and_frees_its_port() -> None:
         pass
 
 
-def test_it_ends_although_a_request_waits_for_the_store(stuck: Stuck) -> None:
+def test_the_server_ends_although_a_request_waits_for_the_store(stuck: Stuck) -> None:
     answers: list[requests.Response] = []
 
     def ask(url: str) -> None:
@@ -169,7 +169,7 @@ def _ask_in_vain(url: str) -> None:
         get(url)
 
 
-def test_probes_and_metrics_are_answered_while_all_else_waits_for_the_store(stuck: Stuck) -> None:
+def test_probes_and_metrics_are_answered_while_other_requests_wait_for_the_store(stuck: Stuck) -> None:
     with serving(stuck) as server:
         (address,) = server.addresses
         askers = [
@@ -186,7 +186,7 @@ def test_probes_and_metrics_are_answered_while_all_else_waits_for_the_store(stuc
             asker.join(60)
 
 
-def test_it_leaves_signals_and_the_callers_thread_alone() -> None:
+def test_the_server_leaves_signals_and_the_callers_thread_alone() -> None:
     import signal
 
     threads = set(threading.enumerate())
@@ -202,7 +202,7 @@ def test_requests_are_not_logged_one_by_one(caplog: pytest.LogCaptureFixture) ->
     assert [record for record in caplog.records if record.name == "uvicorn.access"] == []
 
 
-def test_it_does_not_tell_what_it_is_made_of() -> None:
+def test_responses_do_not_name_the_server_software() -> None:
     with serving(FakeService()) as server:
         assert "server" not in get(f"{server.addresses[0]}/").headers
 
@@ -215,7 +215,7 @@ def test_a_client_that_does_not_finish_its_request_is_cut_off(begin: bytes) -> N
         assert ends(raw)
 
 
-def test_a_client_that_drips_its_body_is_cut_off() -> None:
+def test_a_client_that_sends_its_body_too_slowly_is_cut_off() -> None:
     head = b"POST /connectors HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
     with connected(FakeService(), RestLimits(request_s=0.4)) as raw:
         raw.settimeout(60)
@@ -266,7 +266,7 @@ def ends(raw: socket.socket, at_most: int = 1_000_000) -> bool:
     return seen < at_most
 
 
-def test_idle_connections_keep_no_probe_out() -> None:
+def test_probes_are_answered_despite_many_idle_connections() -> None:
     """Three hundred connections that say nothing were all that could be had; every probe failed."""
     with serving(FakeService()) as server, contextlib.ExitStack() as held:
         address = ("127.0.0.1", port_of(server.addresses[0]))
@@ -276,7 +276,7 @@ def test_idle_connections_keep_no_probe_out() -> None:
             assert get(f"{server.addresses[0]}/health/live").ok
 
 
-def test_the_connection_that_waited_longest_gives_way() -> None:
+def test_the_longest_idle_connection_is_closed_first() -> None:
     with serving(FakeService(), RestLimits(connections_max=3)) as server, contextlib.ExitStack() as held:
         address = ("127.0.0.1", port_of(server.addresses[0]))
         connections = [held.enter_context(socket.create_connection(address)) for _ in range(4)]
@@ -296,7 +296,7 @@ class Known:
     waiting_since_s: float | None
 
 
-def test_a_crowded_peer_gives_way_and_no_connection_that_is_being_answered() -> None:
+def test_the_peer_with_most_connections_loses_one_that_is_not_being_answered() -> None:
     kubelet, answered = Known("10.0.0.1", 1.0), Known("10.0.0.9", None)
     crowd = [Known("10.0.0.9", float(second)) for second in (4, 3, 5)]
     held = [kubelet, answered, *crowd]
@@ -328,7 +328,7 @@ def test_a_connection_serves_many_requests_also_pipelined() -> None:
         b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"y" * 400_000 + b"\r\n\r\n",
     ],
 )
-def test_what_is_no_http_is_answered_in_the_shape_of_all_errors(nonsense: bytes) -> None:
+def test_bytes_that_are_not_http_are_answered_in_the_error_shape(nonsense: bytes) -> None:
     with serving(FakeService()) as server, socket.create_connection(("127.0.0.1", port_of(server.addresses[0]))) as raw:
         raw.settimeout(60)
         answer = b""
@@ -357,9 +357,7 @@ def test_a_body_that_is_too_large_ends_the_connection_with_an_answer() -> None:
 
 
 @pytest.mark.parametrize("name", ["localhost", "sink.localhost"])
-def test_a_name_for_loopback_that_stands_for_another_address_opens_nothing(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_loopback_name_that_resolves_elsewhere_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     place = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", 0))
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_arguments, **_named: [place])
     with (
@@ -369,7 +367,7 @@ def test_a_name_for_loopback_that_stands_for_another_address_opens_nothing(
         pass
 
 
-def test_a_pipelined_request_has_the_time_of_any_other_for_its_answer(stuck: Stuck) -> None:
+def test_a_pipelined_request_has_its_own_time_limit(stuck: Stuck) -> None:
     with connected(stuck, RestLimits(request_s=1.0)) as raw:
         raw.settimeout(60)
         raw.sendall(

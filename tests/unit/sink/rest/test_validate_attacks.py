@@ -94,7 +94,7 @@ def test_a_foreign_token_endpoint_receives_nothing(endpoint: tuple[str, list[str
     assert not seen
 
 
-def test_the_running_configuration_is_right_with_its_placeholders() -> None:
+def test_the_running_configuration_is_valid_with_its_placeholders() -> None:
     running = oauth("http://127.0.0.1:1/token", Resolved(SECRET, "${env:OAUTH_SECRET}"))
     running["flush.size"] = Resolved("7", "${env:FLUSH_SIZE}")
     client = asking(**running)
@@ -104,7 +104,7 @@ def test_the_running_configuration_is_right_with_its_placeholders() -> None:
     assert client.put(VALIDATE, json={**config, "bootstrap.servers": "other:9092"}).json()["error_count"] == 0
 
 
-def test_a_file_that_exists_and_one_that_does_not_get_the_same_answer(tmp_path: Path) -> None:
+def test_existing_and_missing_files_get_the_same_response(tmp_path: Path) -> None:
     there = tmp_path / "there.pem"
     there.write_text("no certificate")
     client = asking()
@@ -145,7 +145,7 @@ def test_a_pipe_in_the_operators_own_file_is_an_error_that_names_the_key(tmp_pat
     assert "within 3 s" in mistake.message
 
 
-def test_looking_at_the_operators_own_file_sends_no_credentials(endpoint: tuple[str, list[str]]) -> None:
+def test_examining_the_operators_own_file_sends_no_credentials(endpoint: tuple[str, list[str]]) -> None:
     url, seen = endpoint
     assert list(construction_mistakes(oauth(url, SECRET))) == []
     assert not seen
@@ -168,7 +168,7 @@ def test_a_body_of_any_depth_is_refused(depth: int) -> None:
         {"value.converter": "\ud800"},
     ],
 )
-def test_half_a_surrogate_is_no_text(body: dict[str, str]) -> None:
+def test_half_a_surrogate_pair_is_refused(body: dict[str, str]) -> None:
     content = json.dumps({**CONFIG, **body})
     answer = asking().put(VALIDATE, content=content, headers={"Content-Type": "application/json"})
     assert answer.status_code == 400

@@ -66,14 +66,14 @@ class Sleeper:
             self.detector._look()
 
 
-def test_a_pulse_that_goes_on_is_no_waking() -> None:
+def test_a_regular_pulse_is_no_suspension() -> None:
     sleeper = Sleeper()
     sleeper.beats(60)
     sleeper.clock.advance(round(ASLEEP_S * 1000) - 1)
     assert not sleeper.detector.has_just_woken()
 
 
-def test_who_has_slept_has_just_woken_for_a_while() -> None:
+def test_a_suspended_process_counts_as_resuming_for_a_while() -> None:
     sleeper = Sleeper()
     sleeper.beats(1)
     sleeper.clock.advance(60_000)
@@ -84,7 +84,7 @@ def test_who_has_slept_has_just_woken_for_a_while() -> None:
     assert not sleeper.detector.has_just_woken()
 
 
-def test_a_machine_that_slept_shows_in_the_time_of_day() -> None:
+def test_a_suspended_machine_is_detected_by_the_time_of_day() -> None:
     clock = Suspended()
     detector = WakeDetector(clock)
     assert not detector.has_just_woken()
@@ -92,7 +92,7 @@ def test_a_machine_that_slept_shows_in_the_time_of_day() -> None:
     assert detector.has_just_woken()
 
 
-def test_just_awake_nothing_is_changed_and_everything_is_told() -> None:
+def test_a_resuming_worker_refuses_changes_and_answers_reads() -> None:
     service, sleeper = FakeService(make_options()), Sleeper()
     app = make_app(make_backend(service), token=None, detector=sleeper.detector)
     client = TestClient(app, base_url="http://127.0.0.1:8083")
@@ -110,7 +110,7 @@ def test_just_awake_nothing_is_changed_and_everything_is_told() -> None:
     assert service.calls == ["pause"]
 
 
-def test_a_frozen_process_does_not_carry_out_what_it_finds_in_its_socket() -> None:
+def test_a_resuming_process_refuses_requests_that_waited_in_its_socket() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     process = subprocess.Popen(
         [sys.executable, "-c", CHILD],
@@ -158,7 +158,7 @@ class Frozen(MemoryStore):
         return super().get(key, max_bytes)
 
 
-def test_an_order_that_comes_too_late_is_not_written_down() -> None:
+def test_a_request_that_is_handled_too_late_is_not_written() -> None:
     clock = ManualClock()
     store = Frozen(clock)
     document = DesiredStateDocument(store, FOLDER, clock, Random(1))

@@ -53,7 +53,7 @@ def counted(meter: TaskMeter) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("after_ms", [300, 5_000])
-def test_a_moment_is_waited_for_and_only_what_is_longer_is_a_pause(after_ms: int) -> None:
+def test_a_short_backlog_is_awaited_and_a_longer_one_pauses_reading(after_ms: int) -> None:
     in_flight = InFlight()
     clock = Drained(in_flight, after_ms)
     meter, fetching = TaskMeter(clock), FakeFetching()
@@ -90,7 +90,7 @@ class FakeWriter:
         self.held_bytes = 0
 
 
-def test_a_partition_whose_commits_lag_is_paused_alone_and_leaves_room_to_the_others() -> None:
+def test_only_the_partition_whose_commits_lag_is_paused() -> None:
     in_flight, fetching = InFlight(), FakeFetching()
     writers = [FakeWriter(in_flight) for _ in range(3)]
     owners = {
@@ -134,7 +134,7 @@ def test_a_single_partition_is_never_paused_alone() -> None:
     assert not fetching.reasons
 
 
-def test_room_for_large_records_is_kept_free_and_what_is_held_is_rolled_all_the_same() -> None:
+def test_memory_for_large_records_is_reserved_and_held_records_are_rolled() -> None:
     in_flight, fetching, large = InFlight(), FakeFetching(), [0.0]
     writer = FakeWriter(in_flight)
     owner = SimpleNamespace(key=("t", 0), writer=writer, holds=set(), is_fetched=True)

@@ -43,7 +43,7 @@ def settle(rig: Rig) -> None:
     rig.until(lambda: rig.kafka.rounds > rounds + 3)
 
 
-def test_of_pausing_and_resuming_the_last_word_counts_and_a_flush_is_taken_once() -> None:
+def test_the_last_pause_or_resume_counts_and_flushes_are_merged() -> None:
     commands = TaskCommands(threading.Event())
     for command in (TaskCommand.PAUSE, TaskCommand.FLUSH, TaskCommand.FLUSH, TaskCommand.RESUME, TaskCommand.PAUSE):
         commands.add(command)
@@ -54,7 +54,7 @@ def test_of_pausing_and_resuming_the_last_word_counts_and_a_flush_is_taken_once(
     assert commands.stop.is_set()
 
 
-def test_a_pause_commits_what_was_read_and_reads_no_more_until_it_is_taken_back(make: MakeRig) -> None:
+def test_a_pause_commits_pending_records_and_stops_reading_until_resumed(make: MakeRig) -> None:
     rig = make()
     rig.kafka.produce(T0, range(10))
     rig.kafka.tell("on_assign", T0)
@@ -74,7 +74,7 @@ def test_a_pause_commits_what_was_read_and_reads_no_more_until_it_is_taken_back(
     assert offsets(rig) == list(range(20))
 
 
-def test_a_task_that_begins_paused_reads_nothing(make: MakeRig) -> None:
+def test_a_task_started_paused_reads_nothing(make: MakeRig) -> None:
     rig = make(pause=True)
     rig.kafka.produce(T0, range(10))
     rig.kafka.tell("on_assign", T0)
@@ -85,7 +85,7 @@ def test_a_task_that_begins_paused_reads_nothing(make: MakeRig) -> None:
     rig.until(lambda: rig.kafka.handed_over[T0] == 10)
 
 
-def test_a_partition_that_comes_while_the_task_is_paused_is_claimed_and_not_read(make: MakeRig) -> None:
+def test_a_partition_assigned_while_paused_is_claimed_and_not_read(make: MakeRig) -> None:
     rig = make()
     rig.kafka.produce(T1, range(5))
     rig.kafka.tell("on_assign", T0)
@@ -100,7 +100,7 @@ def test_a_partition_that_comes_while_the_task_is_paused_is_claimed_and_not_read
     rig.until(lambda: rig.kafka.handed_over[T1] == 5)
 
 
-def test_a_partition_that_is_set_back_while_the_task_is_paused_stays_unread(make: MakeRig) -> None:
+def test_a_partition_reset_while_paused_stays_unread(make: MakeRig) -> None:
     rig = make(segment__ms="100")
     rig.kafka.produce(T0, range(5))
     rig.kafka.tell("on_assign", T0)
@@ -121,7 +121,7 @@ def test_a_partition_that_is_set_back_while_the_task_is_paused_stays_unread(make
     assert offsets(rig) == list(range(9))
 
 
-def test_a_flush_commits_what_was_read_and_goes_on_reading(make: MakeRig) -> None:
+def test_a_flush_commits_pending_records_and_reading_continues(make: MakeRig) -> None:
     rig = make()
     rig.kafka.produce(T0, range(10))
     rig.kafka.produce(T1, range(3))
@@ -134,7 +134,7 @@ def test_a_flush_commits_what_was_read_and_goes_on_reading(make: MakeRig) -> Non
     assert rig.next_offset() == 10
 
 
-def test_a_task_that_is_paused_ends_when_it_is_told_to(make: MakeRig) -> None:
+def test_a_paused_task_can_be_stopped(make: MakeRig) -> None:
     rig = make(pause=True)
     rig.kafka.tell("on_assign", T0)
     rig.until(rig.runs)
@@ -163,7 +163,7 @@ def paused_over(make: MakeRig, *, pause_ms: int, retention_ms: int, policy: str,
     return rig
 
 
-def test_tombstones_that_went_while_a_pause_outlasted_their_retention_are_a_gap(make: MakeRig) -> None:
+def test_a_pause_longer_than_the_retention_of_tombstones_is_a_gap(make: MakeRig) -> None:
     """As after a stop of that length: nothing else would ever tell that a key that was deleted lives on in the log."""
     rig = paused_over(make, pause_ms=60, retention_ms=50, policy="record")
     rig.until(lambda: rig.kafka.fetched.get(T0) == 10)
@@ -173,7 +173,7 @@ def test_tombstones_that_went_while_a_pause_outlasted_their_retention_are_a_gap(
     assert [(gap.from_offset, gap.to_offset, gap.reason) for gap in gaps] == [(5, 10, TOMBSTONES_REASON)]
 
 
-def test_a_hole_at_the_end_does_not_hide_that_a_pause_was_too_long(make: MakeRig) -> None:
+def test_a_hole_at_the_end_does_not_hide_a_too_long_pause(make: MakeRig) -> None:
     rig = paused_over(make, pause_ms=60, retention_ms=50, policy="record", tail=0)
     rig.until(lambda: (status := rig.status()) is not None and status.position == 8)
     rig.kafka.produce(T0, range(8, 10))
@@ -182,7 +182,7 @@ def test_a_hole_at_the_end_does_not_hide_that_a_pause_was_too_long(make: MakeRig
     assert [(gap.from_offset, gap.to_offset) for gap in rig.log().load().manifest.gaps] == [(5, 10)]
 
 
-def test_a_pause_that_was_too_long_fails_the_partition_where_gaps_do(make: MakeRig) -> None:
+def test_a_too_long_pause_fails_the_partition_if_gaps_do(make: MakeRig) -> None:
     rig = paused_over(make, pause_ms=60, retention_ms=50, policy="fail")
     rig.until(lambda: rig.says(RunState.FAILED))
     status = rig.status()
@@ -226,7 +226,7 @@ def two() -> Iterator[Two]:
         yield Two(pool)
 
 
-def test_the_memory_brake_does_not_undo_a_pause_that_was_ordered_nor_the_other_way_round(two: Two) -> None:
+def test_backpressure_and_a_requested_pause_do_not_undo_each_other(two: Two) -> None:
     for first, second in ((PauseReason.REQUEST, PauseReason.MEMORY), (PauseReason.MEMORY, PauseReason.REQUEST)):
         two.fetching.pause(first)
         two.fetching.pause(second)
@@ -236,7 +236,7 @@ def test_the_memory_brake_does_not_undo_a_pause_that_was_ordered_nor_the_other_w
         assert two.kafka.paused == set()
 
 
-def test_a_partition_that_is_held_stays_so_when_the_task_goes_on(two: Two) -> None:
+def test_a_held_partition_stays_held_when_the_task_resumes(two: Two) -> None:
     two.fetching.pause(PauseReason.REQUEST)
     two.fetching.hold(two.assigned[T0], PauseReason.SCHEMAS)
     two.fetching.resume(PauseReason.REQUEST)
@@ -248,7 +248,7 @@ def test_a_partition_that_is_held_stays_so_when_the_task_goes_on(two: Two) -> No
     assert two.kafka.paused == set()
 
 
-def test_a_random_walk_of_reasons_pauses_exactly_what_has_one(two: Two) -> None:
+def test_partitions_are_paused_exactly_while_they_have_a_reason(two: Two) -> None:
     random = Random(4)
     reasons: dict[Key | None, set[PauseReason]] = {None: set(), T0: set(), T1: set()}
     for _ in range(2000):
@@ -263,7 +263,7 @@ def test_a_random_walk_of_reasons_pauses_exactly_what_has_one(two: Two) -> None:
         assert two.kafka.paused == {k for k in (T0, T1) if reasons[None] or reasons[k]}
 
 
-def test_the_brake_holds_while_a_pause_comes_and_goes(make: MakeRig) -> None:
+def test_backpressure_lasts_across_a_pause_and_resume(make: MakeRig) -> None:
     """A store that takes nothing fills the budget; whoever resumes the sink then must not make it read beyond it."""
     inner = MemoryStore()
     store = FaultyStore(inner)
@@ -298,7 +298,7 @@ def test_membership_is_confirmed_while_the_task_is_paused(make: MakeRig) -> None
     rig.until(rig.runs)
 
 
-def test_an_order_to_renew_looks_up_credentials_and_topics_anew_and_stops_nothing(make: MakeRig) -> None:
+def test_a_renew_command_looks_up_credentials_and_topics_and_stops_nothing(make: MakeRig) -> None:
     renewed = threading.Event()
     rig = make(wait=False, topics="", topics__regex="t|new")
     rig.task._renew = renewed.set

@@ -66,7 +66,7 @@ def make() -> Iterator[MakeRig]:
         (ValueError("a defect"), ErrorScope.TASK),
     ],
 )
-def test_an_error_reaches_as_far_as_what_is_wrong(error: BaseException, expected: ErrorScope) -> None:
+def test_each_error_has_the_scope_of_its_cause(error: BaseException, expected: ErrorScope) -> None:
     assert scope_of(error) is expected
 
 
@@ -76,7 +76,7 @@ def lose_manifest(rig: Rig, key: Key) -> None:
     rig.store.put(place.key("00000000000000000000-00000001-s0000000000000000.avro"), b"x", Create())
 
 
-def test_one_partition_fails_and_the_others_go_on(make: MakeRig) -> None:
+def test_one_partition_fails_and_the_others_continue(make: MakeRig) -> None:
     store = MemoryStore()
     rig = make(store, segment__ms="100")
     lose_manifest(rig, T0)
@@ -101,7 +101,7 @@ def test_one_partition_fails_and_the_others_go_on(make: MakeRig) -> None:
     assert rig.kafka.closed
 
 
-def test_a_log_that_becomes_a_replica_fails_its_partition_and_says_whose_it_is(make: MakeRig) -> None:
+def test_a_log_that_becomes_a_replica_fails_its_partition_and_names_the_source(make: MakeRig) -> None:
     """Demoted under a running session, as a switch-over does it: what was read since is not committed anywhere."""
     rig = make(segment__ms="100")
     rig.kafka.produce(T0, range(5))
@@ -126,7 +126,7 @@ def test_a_log_that_becomes_a_replica_fails_its_partition_and_says_whose_it_is(m
     assert isinstance(rig.error, PartitionsFailed)
 
 
-def test_a_partition_that_has_failed_is_begun_anew_when_it_comes_again(make: MakeRig) -> None:
+def test_a_failed_partition_restarts_when_it_is_assigned_again(make: MakeRig) -> None:
     rig = make(segment__ms="100")
     lose_manifest(rig, T0)
     rig.kafka.produce(T0, range(5))
@@ -139,7 +139,7 @@ def test_a_partition_that_has_failed_is_begun_anew_when_it_comes_again(make: Mak
     rig.until(lambda: rig.next_offset() == 5 if rig.runs() else False)
 
 
-def test_what_came_before_the_fault_is_committed(make: MakeRig) -> None:
+def test_records_before_the_failure_are_committed(make: MakeRig) -> None:
     """The right to read is taken away in the middle of a segment."""
     rig = make()
     rig.kafka.produce(T0, range(5))
@@ -157,7 +157,7 @@ def test_what_came_before_the_fault_is_committed(make: MakeRig) -> None:
 
 
 @pytest.mark.parametrize("code", [KafkaError._AUTO_OFFSET_RESET, KafkaError._BAD_MSG])
-def test_a_refused_position_is_begun_again_without_holding_up_the_loop(make: MakeRig, code: int) -> None:
+def test_a_refused_position_is_retried_without_blocking_the_loop(make: MakeRig, code: int) -> None:
     """The client's position was lost; what was read before is committed first, whatever the store takes for it."""
     rig = make()
     rig.kafka.produce(T0, range(5))
@@ -172,7 +172,7 @@ def test_a_refused_position_is_begun_again_without_holding_up_the_loop(make: Mak
 
 
 @pytest.mark.parametrize("error", [AccessDenied("k", "no right"), SourceForbidden("no right")])
-def test_what_concerns_the_whole_task_ends_it(make: MakeRig, error: KeyfoldError) -> None:
+def test_an_error_of_the_whole_task_ends_it(make: MakeRig, error: KeyfoldError) -> None:
     rig = make()
 
     def refuse(*_arguments: Any) -> Any:
@@ -187,7 +187,7 @@ def test_what_concerns_the_whole_task_ends_it(make: MakeRig, error: KeyfoldError
     assert rig.kafka.closed
 
 
-def test_a_topic_that_is_gone_fails_its_partitions_alone(make: MakeRig) -> None:
+def test_a_deleted_topic_fails_only_its_partitions(make: MakeRig) -> None:
     rig = make(segment__ms="100")
     rig.kafka.produce(T1, range(3))
     source = cast("FakeSource", rig.task._tools.source)
@@ -207,7 +207,7 @@ def test_a_topic_that_is_gone_fails_its_partitions_alone(make: MakeRig) -> None:
 
 
 @pytest.mark.parametrize("code", [KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART])
-def test_what_was_read_of_a_topic_that_is_deleted_is_in_the_log(make: MakeRig, code: int) -> None:
+def test_records_read_before_a_topic_is_deleted_are_committed(make: MakeRig, code: int) -> None:
     """The client says so of each partition, before the group takes them away; nobody can read these records again."""
     rig = make()
     rig.kafka.produce(T0, range(5))
@@ -225,7 +225,7 @@ def test_what_was_read_of_a_topic_that_is_deleted_is_in_the_log(make: MakeRig, c
     assert [record.offset for record in read_segments(rig.store, *T0)] == list(range(5))
 
 
-def test_of_a_topic_that_is_deleted_no_segment_is_left_behind(make: MakeRig) -> None:
+def test_a_deleted_topic_leaves_no_uncommitted_segment(make: MakeRig) -> None:
     """The first commit finds out. Others wait behind it, and one is being filled: all of it was the topic's."""
     rig = make(flush__size="5")
 
@@ -256,7 +256,7 @@ def reports_gone(rig: Rig) -> FakeSource:
     return cast("FakeSource", rig.task._tools.source)
 
 
-def test_a_topic_that_is_deleted_while_nothing_is_written_fails_its_partitions(make: MakeRig) -> None:
+def test_a_topic_deleted_while_idle_fails_its_partitions(make: MakeRig) -> None:
     """No commit is due, so the client's word and the cluster's answer are all there is."""
     rig = make(segment__ms="100")
 
@@ -271,7 +271,7 @@ def test_a_topic_that_is_deleted_while_nothing_is_written_fails_its_partitions(m
     assert status.next_offset == 5
 
 
-def test_a_topic_that_a_broker_does_not_know_for_a_moment_is_read_on(make: MakeRig) -> None:
+def test_a_topic_unknown_to_a_broker_for_a_moment_is_still_read(make: MakeRig) -> None:
     rig = make(segment__ms="100")
     asked: list[str] = []
 
@@ -288,7 +288,7 @@ def test_a_topic_that_a_broker_does_not_know_for_a_moment_is_read_on(make: MakeR
     assert all(one.state is not RunState.FAILED for one in rig.statuses)
 
 
-def test_a_right_that_is_taken_away_while_nothing_is_written_fails_nothing(make: MakeRig) -> None:
+def test_a_right_revoked_while_idle_fails_nothing(make: MakeRig) -> None:
     rig = make(segment__ms="100")
     asked: list[str] = []
 
@@ -306,7 +306,7 @@ def test_a_right_that_is_taken_away_while_nothing_is_written_fails_nothing(make:
     assert all(one.state is not RunState.FAILED for one in rig.statuses)
 
 
-def test_a_topic_that_was_made_again_while_nothing_was_written_is_not_read_on(make: MakeRig) -> None:
+def test_a_topic_recreated_while_idle_is_no_longer_read(make: MakeRig) -> None:
     rig = make(segment__ms="100")
     reports_gone(rig).id = "another"
     rig.until(lambda: rig.says(RunState.FAILED), 60)
@@ -315,7 +315,7 @@ def test_a_topic_that_was_made_again_while_nothing_was_written_is_not_read_on(ma
     assert "created again" in status.error
 
 
-def test_with_until_caught_up_a_partition_s_error_ends_the_task(make: MakeRig) -> None:
+def test_a_partitions_error_ends_the_task_with_until_caught_up(make: MakeRig) -> None:
     rig = make(catch_up={T0: 5, T1: 5})
     lose_manifest(rig, T0)
     rig.kafka.produce(T0, range(5))
@@ -327,7 +327,7 @@ def test_with_until_caught_up_a_partition_s_error_ends_the_task(make: MakeRig) -
     assert isinstance(rig.error, ManifestLost)
 
 
-def test_many_failures_are_named_by_a_few_and_counted(make: MakeRig) -> None:
+def test_of_many_failures_a_few_are_named_and_the_rest_counted(make: MakeRig) -> None:
     rig = make()
     keys = [("t", number) for number in range(25)]
     for key in keys:
@@ -361,7 +361,7 @@ def test_a_client_that_refuses_a_call_ends_the_task_for_good_only_when_it_says_s
     assert isinstance(rig.error, expected)
 
 
-def test_a_client_that_is_finished_ends_the_task_also_where_only_the_code_says_so(make: MakeRig) -> None:
+def test_a_fatal_client_error_ends_the_task_also_if_only_its_code_is_fatal(make: MakeRig) -> None:
     """A static member that another one has replaced: it would be a member of nothing, and read nothing, for ever."""
     rig = make()
     rig.kafka.tell("on_assign", T0)
@@ -375,7 +375,7 @@ def test_a_client_that_is_finished_ends_the_task_also_where_only_the_code_says_s
     assert "of its own" in str(rig.error)
 
 
-def test_what_ended_the_task_is_not_lost_over_a_client_that_refuses_to_let_go(make: MakeRig) -> None:
+def test_the_tasks_error_is_kept_if_closing_the_client_fails(make: MakeRig) -> None:
     rig = make()
     rig.kafka.tell("on_assign", T0)
     rig.until(rig.runs)
@@ -392,7 +392,7 @@ def test_what_ended_the_task_is_not_lost_over_a_client_that_refuses_to_let_go(ma
     assert rig.kafka.closed
 
 
-def test_no_right_to_commit_the_offsets_of_one_topic_fails_its_partitions_alone(make: MakeRig) -> None:
+def test_a_missing_right_to_commit_offsets_fails_only_that_topics_partitions(make: MakeRig) -> None:
     rig = make()
     rig.kafka.refuse = lambda offset: (
         KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED) if offset.partition == 0 else None

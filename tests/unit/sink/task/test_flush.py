@@ -39,7 +39,7 @@ def refuse_commits(rig: Rig, error: Exception, partition: int = 0) -> None:
     writer._session.append = refuse  # type: ignore[method-assign,assignment]
 
 
-def test_a_task_that_fails_says_why_before_it_says_what_is_not_committed(make: MakeRig) -> None:
+def test_a_failed_task_names_its_error_before_uncommitted_records(make: MakeRig) -> None:
     """Nobody has told it to stop, and no time has run out."""
     rig = make()
     read_five(rig)
@@ -54,7 +54,7 @@ def test_a_task_that_fails_says_why_before_it_says_what_is_not_committed(make: M
     assert rig.next_offset(T1) == 5, "what could be flushed was"
 
 
-def test_a_stop_names_what_was_not_committed_in_time(make: MakeRig) -> None:
+def test_a_stop_names_partitions_not_committed_in_time(make: MakeRig) -> None:
     faulty = FaultyStore(MemoryStore())
     rig = make(faulty, task__shutdown__graceful__timeout__ms="200")
     read_five(rig)
@@ -67,7 +67,7 @@ def test_a_stop_names_what_was_not_committed_in_time(make: MakeRig) -> None:
     assert rig.next_offset(T1) == 5
 
 
-def test_a_stop_whose_commit_is_lost_says_why_and_speaks_of_no_time(make: MakeRig) -> None:
+def test_a_stop_whose_commit_fails_names_the_error_and_no_time_limit(make: MakeRig) -> None:
     rig = make()
     read_five(rig)
     refuse_commits(rig, UploadLost("partition=0/x", "the upload was lost"))

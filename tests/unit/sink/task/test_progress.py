@@ -22,7 +22,7 @@ def task(number: int, pid: int, records: int, segments: int, size_bytes: int) ->
     return TaskStatus(number, RunState.RUNNING, pid=pid, partitions=parts, values=values)
 
 
-def test_reports_of_several_tasks_add_up_and_a_task_that_was_replaced_goes_on() -> None:
+def test_reports_of_several_tasks_add_up_and_continue_when_a_task_is_replaced() -> None:
     clock = ManualClock()
     progress = SinkProgress("users", clock)
     clock.advance(10_000)
@@ -43,7 +43,7 @@ def test_commits_of_one_task_add_up() -> None:
     assert str(progress._line()) == "users: 20 records in 2 segments, 3.0 MB, 2 partitions, 20/s"
 
 
-def test_at_a_terminal_the_line_changes_and_what_is_said_stands_above(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_terminal_shows_one_changing_line_below_the_log(capsys: pytest.CaptureFixture[str]) -> None:
     progress = SinkProgress("users", ManualClock())
     progress._console = Console(stderr=True, force_terminal=True, width=100)
     progress._live.console = progress._console

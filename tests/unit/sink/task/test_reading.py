@@ -49,7 +49,7 @@ def take(found: BatchReader, *values: bytes) -> int:
     return plan_memory(128 * MIB).batch_records(found.expected_record_bytes)
 
 
-def test_after_large_records_no_batch_of_thousands_is_asked_for(monkeypatch: Any) -> None:
+def test_batches_are_small_after_large_records(monkeypatch: Any) -> None:
     found = reading(monkeypatch)
     assert take(found, *[SMALL] * 100) == LARGEST_BATCH
     assert take(found, LARGE, *[SMALL] * 50) <= 40

@@ -38,7 +38,7 @@ def away(store: FaultyStore) -> None:
     store._chaos = Chaos(Random(1), rate=1.0, kinds=(FaultKind.UNAVAILABLE,))
 
 
-def test_a_task_is_unassigned_until_the_group_has_given_it_something(make: MakeRig) -> None:
+def test_a_task_is_unassigned_until_it_has_partitions(make: MakeRig) -> None:
     rig = make()
     rig.until(lambda: rig.says(RunState.UNASSIGNED))
     rig.kafka.tell("on_assign")
@@ -46,7 +46,7 @@ def test_a_task_is_unassigned_until_the_group_has_given_it_something(make: MakeR
     assert rig.statuses[-1].partitions == ()
 
 
-def test_a_task_whose_partitions_cannot_be_claimed_yet_is_not_running_and_says_why(make: MakeRig) -> None:
+def test_a_task_that_cannot_claim_its_partitions_is_not_running_and_has_the_reason(make: MakeRig) -> None:
     store = FaultyStore(MemoryStore())
     away(store)
     rig = make(store, task__shutdown__graceful__timeout__ms="200")
@@ -80,7 +80,7 @@ def test_a_partition_is_blocked_no_later_than_its_first_error() -> None:
     assert 0 < health.blocked_ms <= health.error_ms
 
 
-def test_membership_that_is_not_confirmed_is_said(make: MakeRig) -> None:
+def test_an_unconfirmed_membership_is_reported(make: MakeRig) -> None:
     rig = make(task__shutdown__graceful__timeout__ms="200")
     rig.kafka.refuse = lambda offset: KafkaError(KafkaError.REBALANCE_IN_PROGRESS) if offset.metadata else None
     rig.kafka.tell("on_assign", T0)
@@ -88,7 +88,7 @@ def test_membership_that_is_not_confirmed_is_said(make: MakeRig) -> None:
     assert rig.says(RunState.UNASSIGNED)
 
 
-def test_a_member_that_was_thrown_out_is_not_running(make: MakeRig) -> None:
+def test_an_expelled_member_is_not_running(make: MakeRig) -> None:
     rig = make()
     rig.kafka.tell("on_assign", T0)
     rig.until(lambda: rig.says(RunState.RUNNING))
@@ -98,7 +98,7 @@ def test_a_member_that_was_thrown_out_is_not_running(make: MakeRig) -> None:
     rig.until(lambda: rig.says(RunState.RUNNING))
 
 
-def test_idle_and_blocked_are_told_apart(make: MakeRig) -> None:
+def test_idle_and_blocked_partitions_are_distinguished(make: MakeRig) -> None:
     store = FaultyStore(MemoryStore())
     rig = make(store, segment__ms="100", task__shutdown__graceful__timeout__ms="200")
     rig.kafka.produce(T0, range(1000, 1005))
@@ -136,7 +136,7 @@ def test_idle_and_blocked_are_told_apart(make: MakeRig) -> None:
     assert (after.blocked_ms, after.oldest_record_ms) == (UNKNOWN, UNKNOWN)
 
 
-def test_a_hole_at_the_end_of_a_silent_partition_is_no_lag_for_long(make: MakeRig) -> None:
+def test_a_hole_at_the_end_of_an_idle_partition_stops_counting_as_lag(make: MakeRig) -> None:
     """A transaction's marker, or compacted records: nothing is to be read there, and the log's end moves over it."""
     rig = make(segment__ms="200")
     rig.kafka.produce(T0, range(5))
@@ -154,7 +154,7 @@ def test_a_topic_that_does_not_exist_is_named_in_the_trace(make: MakeRig) -> Non
     rig.until(lambda: rig.says(RunState.RUNNING) and rig.statuses[-1].trace != "")
 
 
-def test_a_task_that_is_shut_down_reports_while_it_flushes(make: MakeRig) -> None:
+def test_a_task_reports_during_its_last_flush(make: MakeRig) -> None:
     """A report is a sign of life: the longest wait of the main loop must not look as if it hung."""
     store = FaultyStore(MemoryStore())
     limits = {"offset__flush__timeout__ms": "1000", "task__shutdown__graceful__timeout__ms": "1000"}
@@ -179,7 +179,7 @@ class Refusing:
         return call
 
 
-def test_two_thousand_partitions_are_reported_in_a_moment(make: MakeRig) -> None:
+def test_two_thousand_partitions_are_reported_quickly(make: MakeRig) -> None:
     """Made in the main loop each second: it must cost next to nothing there."""
     rig = make(cast("ObjectStore", Refusing()), task__shutdown__graceful__timeout__ms="10")
     keys = [("t", number) for number in range(2000)]
@@ -201,7 +201,7 @@ def test_two_thousand_partitions_are_reported_in_a_moment(make: MakeRig) -> None
     assert called < 2000 * 20
 
 
-def test_a_voice_says_who_it_is_and_what_was_counted() -> None:
+def test_a_status_has_its_process_and_counts() -> None:
     said: list[TaskStatus] = []
     reporter = StatusReporter(3, SystemClock(), said.append, lambda: {"records": 5.0})
     assert reporter.is_due()
@@ -225,7 +225,7 @@ def test_health_counts_from_the_first_failure_to_the_first_success() -> None:
 
 
 @pytest.mark.parametrize("by_ms", BOTH_WAYS)
-def test_a_clock_that_jumps_makes_nothing_blocked_for_longer_or_shorter(by_ms: int) -> None:
+def test_a_clock_jump_does_not_change_how_long_a_partition_is_blocked(by_ms: int) -> None:
     """Else a partition that stands still looks well for an hour, or one that has just met an error like a stall."""
     base = ManualClock()
     clock = SkewedClock(base)
@@ -246,7 +246,7 @@ def blocked_partition(blocked_ms: int) -> PartitionStatus:
     )
 
 
-def test_a_clock_that_is_slewed_does_not_make_a_new_time_at_each_look() -> None:
+def test_a_slewed_clock_does_not_change_a_reported_time() -> None:
     """A worker writes a status that differs into the bucket: some milliseconds are no difference."""
     clock = SkewedClock.manual()
     health = PartitionHealth(clock)
@@ -256,7 +256,7 @@ def test_a_clock_that_is_slewed_does_not_make_a_new_time_at_each_look() -> None:
     assert health.blocked_ms == before_ms
 
 
-def test_a_client_that_reaches_no_broker_says_so_until_records_arrive(make: MakeRig) -> None:
+def test_unreachable_brokers_are_reported_until_records_arrive(make: MakeRig) -> None:
     rig = make()
     rig.kafka.tell("on_assign", T0)
     rig.until(lambda: rig.says(RunState.RUNNING))
@@ -267,7 +267,7 @@ def test_a_client_that_reaches_no_broker_says_so_until_records_arrive(make: Make
     rig.until(lambda: rig.statuses[-1].trace == "")
 
 
-def test_what_the_client_says_of_itself_holds_for_a_while_and_of_a_topic_until_it_is_there() -> None:
+def test_client_errors_expire_after_a_while_and_topic_errors_when_the_topic_is_assigned() -> None:
     clock = ManualClock()
     client_errors = ClientErrors(clock)
     client_errors.note(KafkaError(KafkaError._ALL_BROKERS_DOWN))
@@ -279,9 +279,7 @@ def test_what_the_client_says_of_itself_holds_for_a_while_and_of_a_topic_until_i
     assert client_errors.words() == []
 
 
-def test_a_partition_that_is_set_back_counts_as_blocked_until_it_is_claimed_again(
-    make: MakeRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reset_partition_is_blocked_until_it_is_claimed_again(make: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group, "reset_delay_s", lambda _set_backs, _random: 0.3)
     rig = make(segment__ms="100")
     rig.kafka.tell("on_assign", T0)
@@ -293,7 +291,7 @@ def test_a_partition_that_is_set_back_counts_as_blocked_until_it_is_claimed_agai
     rig.until(lambda: (status := rig.status()) is not None and status.blocked_ms == UNKNOWN)
 
 
-def test_a_transaction_that_nobody_ends_is_named_as_what_holds_a_partition_up(make: MakeRig) -> None:
+def test_an_abandoned_transaction_is_named_as_what_blocks_a_partition(make: MakeRig) -> None:
     """Kafka has more, a reader of committed records does not get it, and nothing is wrong with the sink."""
     rig = make(segment__ms="100", timings=replace(QUICK, transaction_ms=200))
     rig.kafka.produce(T0, range(5))

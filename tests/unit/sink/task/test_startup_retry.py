@@ -37,13 +37,13 @@ def asking() -> Iterator[Asking]:
     made.persist.end()
 
 
-def test_an_answer_is_passed_on_and_an_error_that_stays_is_raised(asking: Asking) -> None:
+def test_an_answer_is_returned_and_a_permanent_error_is_raised(asking: Asking) -> None:
     assert asking.persist(lambda: 5) == 5
     with pytest.raises(AccessDenied):
         asking.persist(lambda: (_ for _ in ()).throw(AccessDenied("k", "no")))
 
 
-def test_what_is_not_answered_is_asked_again_and_said(asking: Asking) -> None:
+def test_an_unanswered_request_is_repeated_and_reported(asking: Asking) -> None:
     answers: Iterator[Exception | str] = iter([StoreUnavailable("k", "away"), StoreUnavailable("k", "away"), "here"])
 
     def call() -> str:
@@ -57,21 +57,21 @@ def test_what_is_not_answered_is_asked_again_and_said(asking: Asking) -> None:
     assert "away" in asking.said[-1].trace
 
 
-def test_a_request_that_hangs_holds_up_neither_the_signs_of_life_nor_the_order_to_stop(asking: Asking) -> None:
+def test_a_hanging_request_blocks_neither_reports_nor_the_stop_command(asking: Asking) -> None:
     threading.Timer(0.6, asking.stop.set).start()
     with pytest.raises(StoppedAtStartup):
         asking.persist(asking.hang)
     assert len(asking.said) >= 3
 
 
-def test_a_call_that_hangs_beyond_all_time_outs_is_silent(asking: Asking) -> None:
+def test_a_call_that_hangs_beyond_all_time_outs_sends_no_reports(asking: Asking) -> None:
     asking.persist.hangs_after_s = 0.3
     threading.Timer(1.0, asking.let_go.set).start()
     assert asking.persist(asking.hang) == "answer"
     assert time.time() * 1000 - asking.said[-1].reported_ms > 400
 
 
-def test_a_stop_between_two_tries_ends_the_asking(asking: Asking) -> None:
+def test_a_stop_between_two_attempts_ends_the_retries(asking: Asking) -> None:
     def call() -> None:
         asking.stop.set()
         raise StoreUnavailable("k", "away")

@@ -21,7 +21,7 @@ from tests.support.columns import batch
 from tests.support.schema_registry import StubRegistry
 
 
-def test_records_of_known_schemas_pass_and_their_schemas_are_kept() -> None:
+def test_records_of_known_schemas_pass_and_their_schemas_are_archived() -> None:
     store = MemoryStore()
     with StubRegistry(first_id=7) as registry, opened(registry.url, store=store) as checks:
         old, new = registry.register("users-value", USER), registry.register("users-value", "string")
@@ -39,7 +39,7 @@ def test_records_of_known_schemas_pass_and_their_schemas_are_kept() -> None:
         assert len(registry.requests) == asked == 2
 
 
-def test_each_way_to_fail_has_its_cause() -> None:
+def test_each_failure_has_its_cause() -> None:
     with StubRegistry() as registry, opened(registry.url) as checks:
         user = registry.register("users-value", USER)
         of_json = registry.register("j", '{"type": "object"}', kind="JSON")
@@ -88,7 +88,7 @@ def test_each_way_to_fail_has_its_cause() -> None:
         assert "PROTOBUF" in found[6].message
 
 
-def test_keys_and_values_share_a_registry_and_are_asked_for_together() -> None:
+def test_keys_and_values_share_a_registry_and_request_schemas_together() -> None:
     with StubRegistry() as registry, opened(registry.url, key=True) as checks:
         of_key, of_value = registry.register("users-key", "string"), registry.register("users-value", USER)
         columns = batch(
@@ -103,7 +103,7 @@ def test_keys_and_values_share_a_registry_and_are_asked_for_together() -> None:
         assert [(r.index, r.stage) for r in found] == [(1, ConnectStage.KEY_CONVERTER)]
 
 
-def test_references_are_kept_in_one_piece_with_what_refers_to_them() -> None:
+def test_a_schema_is_archived_together_with_its_references() -> None:
     store = MemoryStore()
     country = {"type": "enum", "name": "Country", "namespace": "geo", "symbols": ["CH", "DE"]}
     address = {"type": "record", "name": "geo.Address", "fields": [{"name": "country", "type": "geo.Country"}]}
@@ -120,7 +120,7 @@ def test_references_are_kept_in_one_piece_with_what_refers_to_them() -> None:
         assert encode(kept, {"a": ("geo.Address", {"country": "DE"})}) == b"\x02\x02"
 
 
-def test_a_schema_id_in_a_header_wins_over_what_is_in_the_value() -> None:
+def test_a_schema_id_in_a_header_takes_precedence_over_the_values() -> None:
     with StubRegistry() as registry, opened(registry.url, key=True) as checks:
         number = registry.register("users-value", USER)
         guid = b"\x01" + registry.guid(number).bytes
@@ -165,7 +165,7 @@ def test_batches_of_several_partitions_wait_side_by_side() -> None:
             assert [r.index for r in checks.judge("users", partition, column)] == [1]
 
 
-def test_a_batch_that_was_dropped_while_it_waited_is_forgotten() -> None:
+def test_a_batch_dropped_while_it_waited_is_forgotten() -> None:
     with StubRegistry() as registry, opened(registry.url) as checks:
         number = registry.register("s", "int")
         good, bad = framed(number, "int", 5), b"x"
@@ -178,7 +178,7 @@ def test_a_batch_that_was_dropped_while_it_waited_is_forgotten() -> None:
 @given(st.data())
 @pytest.mark.sharded
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_a_batch_is_judged_as_its_records_one_by_one(data: st.DataObject) -> None:
+def test_a_batch_fails_like_its_records_checked_one_by_one(data: st.DataObject) -> None:
     """However ids, headers, nulls and damage are mixed."""
     client = SchemaRegistryClient.new_client({"url": "mock://batch"})
     registry = ConfluentRegistry(parse_registry("v", {"schema.registry.url": "mock://batch"}), client)
@@ -208,7 +208,7 @@ def test_mock_registries_work() -> None:
         assert causes(checks, framed(number, USER, ALICE), framed(number + 1, USER, ALICE)) == [(1, "unknown schema")]
 
 
-def test_deep_values_pass_and_endless_ones_do_not() -> None:
+def test_deeply_nested_values_pass_and_unbounded_ones_do_not() -> None:
     nested = {"type": "record", "name": "N", "fields": [{"name": "next", "type": ["null", "N"]}]}
     with StubRegistry() as registry, opened(registry.url) as checks:
         head = b"\0" + registry.register("n", nested).to_bytes(4)
@@ -219,7 +219,7 @@ def test_deep_values_pass_and_endless_ones_do_not() -> None:
 @given(st.data())
 @pytest.mark.sharded
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_what_confluents_own_deserializer_takes_is_taken(data: st.DataObject) -> None:
+def test_values_that_confluents_deserializer_accepts_are_accepted(data: st.DataObject) -> None:
     """And what it refuses is refused, but for what docs/converters.md lists."""
     client = SchemaRegistryClient.new_client({"url": "mock://diff"})
     schema = data.draw(schemas())
@@ -246,7 +246,7 @@ def test_what_confluents_own_deserializer_takes_is_taken(data: st.DataObject) ->
         assert index in failed or len(value) == 5
 
 
-def test_what_confluents_own_serializer_writes_passes() -> None:
+def test_values_of_confluents_serializer_pass() -> None:
     client = SchemaRegistryClient.new_client({"url": "mock://serialize"})
     serialize = AvroSerializer(client, json.dumps(USER))
     context = SerializationContext("users", MessageField.VALUE)

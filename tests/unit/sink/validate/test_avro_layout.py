@@ -26,7 +26,7 @@ def accepts(schema: Any, data: bytes) -> bool:
 @given(st.data())
 @pytest.mark.sharded
 @settings(max_examples=120)
-def test_what_fastavro_writes_is_accounted_for_to_the_last_byte(data: st.DataObject) -> None:
+def test_values_of_fastavro_are_consumed_to_the_last_byte(data: st.DataObject) -> None:
     schema = data.draw(schemas())
     encoded = encode(schema, data.draw(values(schema)))
     assert schema == "bytes" or accepts(schema, encoded)
@@ -39,7 +39,7 @@ def test_what_fastavro_writes_is_accounted_for_to_the_last_byte(data: st.DataObj
 @given(st.data())
 @pytest.mark.sharded
 @settings(max_examples=120)
-def test_what_is_accepted_decodes(data: st.DataObject) -> None:
+def test_accepted_values_can_be_decoded(data: st.DataObject) -> None:
     """Damage that leaves the layout whole is another value; a decoder must agree on that."""
     schema = data.draw(schemas().filter(lambda s: not has_empty_items(s)))
     encoded = bytearray(encode(schema, data.draw(values(schema))))
@@ -53,12 +53,12 @@ def test_what_is_accepted_decodes(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize(("schema", "data"), GOOD)
-def test_good_data(schema: Any, data: bytes) -> None:
+def test_valid_values_pass(schema: Any, data: bytes) -> None:
     assert accepts(schema, data)
 
 
 @pytest.mark.parametrize(("schema", "data"), BAD)
-def test_bad_data(schema: Any, data: bytes) -> None:
+def test_invalid_values_fail(schema: Any, data: bytes) -> None:
     assert not accepts(schema, data)
 
 
@@ -79,12 +79,12 @@ def test_bad_data(schema: Any, data: bytes) -> None:
         ["null", {"type": "record", "name": "R", "fields": []}, {"type": "enum", "name": "R", "symbols": []}],
     ],
 )
-def test_what_is_no_schema(schema: Any) -> None:
+def test_invalid_schemas_are_refused(schema: Any) -> None:
     with pytest.raises(AvroSchemaInvalid):
         compile_check(schema)
 
 
-def test_types_of_types_of_types_cost_no_more_than_their_text() -> None:
+def test_the_cost_of_nested_types_is_linear_in_their_text() -> None:
     """Thirty records, each with two of the one before: a billion fields, were each written out."""
     fields: list[Any] = [{"name": "x", "type": {"type": "record", "name": "R0", "fields": []}}]
     for n in range(1, 30):
@@ -115,7 +115,7 @@ def test_a_record_inside_itself_inside_another_namespace() -> None:
 @pytest.mark.parametrize(
     "items", ["double", "long", {"type": "fixed", "name": "F", "size": 16}, ["null", "int"], "string"]
 )
-def test_a_wrong_count_of_items_is_seen_at_once(items: Any) -> None:
+def test_a_wrong_count_of_items_is_refused_before_the_items_are_read(items: Any) -> None:
     check = compile_check({"type": "array", "items": items})
     with pytest.raises(IndexError):  # 2**61 items, in three bytes of data
         check(b"\x80\x80\x80\x80\x80\x80\x80\x80\x40\x00\x00\x00", 0)

@@ -42,7 +42,7 @@ def decodes(schema: Any, data: bytes) -> Any:
     return schemaless_reader(io.BytesIO(data), parse_schema(schema), None)
 
 
-def test_a_referenced_type_is_written_out_once_where_it_is_named_first() -> None:
+def test_a_referenced_type_is_written_out_at_its_first_use_only() -> None:
     whole = stand_alone(PERSON, [ADDRESS])
     text = json.dumps(whole)
     assert text.count('"street"') == 1
@@ -52,7 +52,7 @@ def test_a_referenced_type_is_written_out_once_where_it_is_named_first() -> None
     assert found["born_in"] == "DE"
 
 
-def test_namespaces_of_the_referenced_hold_where_they_are_written_into_others() -> None:
+def test_referenced_types_keep_their_namespaces_inside_others() -> None:
     other = {
         "type": "record",
         "name": "Outer",
@@ -79,7 +79,7 @@ def test_a_nested_type_may_be_named_before_the_one_that_defines_it() -> None:
     assert decodes(stand_alone(top, [ADDRESS]), b"\x02\x02a\x00")["a"]["country"] == "CH"
 
 
-def test_a_union_of_references_is_a_schema_too() -> None:
+def test_a_union_of_references_is_a_schema() -> None:
     assert decodes(stand_alone(["null", "com.geo.Address", "com.people.Person"], [ADDRESS, PERSON]), b"\x02\x02a\x00")
 
 
@@ -92,7 +92,7 @@ def test_types_without_a_namespace_stay_without() -> None:
         assert whole["fields"][0]["type"]["namespace"] == ""
 
 
-def test_docs_defaults_and_logical_types_are_kept() -> None:
+def test_docs_defaults_and_logical_types_are_preserved() -> None:
     when = {
         "type": "record",
         "name": "When",
@@ -117,18 +117,18 @@ def test_docs_defaults_and_logical_types_are_kept() -> None:
         ("Address", [ADDRESS]),
     ],
 )
-def test_names_that_nobody_defines(schema: Any, referenced: list[Any]) -> None:
+def test_undefined_names_are_refused(schema: Any, referenced: list[Any]) -> None:
     with pytest.raises(AvroSchemaInvalid):
         stand_alone(schema, referenced)
 
 
-def test_a_schema_without_references_is_kept_as_it_was_registered() -> None:
+def test_a_schema_without_references_is_archived_unchanged() -> None:
     text = '{ "type" : "record",\n "name":"R", "fields":[ ] }'
     assert read_schema(RegisteredSchema("AVRO", text))[0] == text
 
 
 @pytest.mark.parametrize("text", ["string", ' "string" ', '{"type":"string"}', "  long  "])
-def test_a_primitives_bare_name_is_kept_as_json(text: str) -> None:
+def test_the_bare_name_of_a_primitive_is_archived_as_json(text: str) -> None:
     kept, _ = read_schema(RegisteredSchema("AVRO", text))
     assert parse_schema(json.loads(kept))
 
@@ -136,6 +136,6 @@ def test_a_primitives_bare_name_is_kept_as_json(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[1]", "null and void", '{"type":"enum","name":"E","symbols":3}', "[" * 5000]
 )
-def test_what_is_no_schema_is_unusable(text: str) -> None:
+def test_an_invalid_schema_is_unusable(text: str) -> None:
     with pytest.raises(AvroSchemaInvalid):
         read_schema(RegisteredSchema("AVRO", text))

@@ -55,7 +55,7 @@ def wait_until(rig: ValidationRig, offset: int) -> None:
     assert rig.session.refresh().next_offset == offset
 
 
-def test_a_letter_is_the_record_with_connects_headers_behind_its_own() -> None:
+def test_a_dead_letter_is_the_record_with_connects_headers_appended() -> None:
     made = letter(("t", 3), failure(), DeadLetterOrigin("sink", 5, context=True))
     assert (made.offset, made.timestamp, made.key, made.value) == (42, 7, b"\xff", b"\x00")
     exception = b"org.apache.kafka.connect.errors.DataException"
@@ -75,11 +75,11 @@ def test_a_letter_is_the_record_with_connects_headers_behind_its_own() -> None:
     ]
 
 
-def test_without_context_a_letter_is_the_record_alone() -> None:
+def test_a_dead_letter_without_context_is_the_record_alone() -> None:
     assert letter(("t", 3), failure(), DeadLetterOrigin("sink", 5, context=False)).headers == [("a", b"1"), ("a", None)]
 
 
-def test_a_header_that_the_record_has_already_is_not_written_again() -> None:
+def test_a_header_that_the_record_already_has_is_not_repeated() -> None:
     """A letter that was read from another dead letter topic keeps where it came from first, as in Connect."""
     old = [("__connect.errors.topic", b"first"), ("__connect.errors.offset", b"1")]
     headers = letter(("t", 3), failure(headers=old), DeadLetterOrigin("sink", 5, context=True)).headers
@@ -88,7 +88,7 @@ def test_a_header_that_the_record_has_already_is_not_written_again() -> None:
     assert ("__connect.errors.partition", b"3") in headers
 
 
-def test_letters_arrive_before_the_commit_that_passes_them(make: MakeValidationRig) -> None:
+def test_dead_letters_are_delivered_before_the_commit_that_skips_their_records(make: MakeValidationRig) -> None:
     topic = FakeTopic()
     rig = make(checks=FakeChecks(), topic=topic)
     topic.is_away = True
@@ -119,7 +119,7 @@ def test_letters_arrive_before_the_commit_that_passes_them(make: MakeValidationR
         (KafkaError.INVALID_RECORD, "correct the cause of Kafka's error"),
     ],
 )
-def test_a_letter_that_kafka_refuses_fails_the_partition_and_passes_nothing(
+def test_a_refused_dead_letter_fails_the_partition_and_commits_nothing(
     make: MakeValidationRig, code: int, hint: str
 ) -> None:
     topic = FakeTopic()
@@ -145,7 +145,7 @@ def test_a_letter_that_kafka_refuses_fails_the_partition_and_passes_nothing(
         KafkaError(KafkaError._TRANSPORT),
     ],
 )
-def test_what_kafka_does_not_take_for_the_moment_is_sent_again(make: MakeValidationRig, error: KafkaError) -> None:
+def test_a_temporarily_refused_dead_letter_is_sent_again(make: MakeValidationRig, error: KafkaError) -> None:
     topic = FakeTopic()
     rig = make(checks=FakeChecks(), topic=topic)
     answers: list[KafkaError | None] = [error, error, None]
@@ -165,7 +165,7 @@ def test_what_kafka_does_not_take_for_the_moment_is_sent_again(make: MakeValidat
     assert (manifest.next_offset, topic.offsets, answers) == (1, [0], [])
 
 
-def test_a_time_that_the_topic_does_not_take_is_left_out(make: MakeValidationRig) -> None:
+def test_a_timestamp_that_the_topic_refuses_is_omitted(make: MakeValidationRig) -> None:
     topic = FakeTopic()
     rig = make(checks=FakeChecks(), topic=topic)
     topic.judge = lambda letter: KafkaError(KafkaError.INVALID_TIMESTAMP) if "timestamp" in letter else None
@@ -175,7 +175,7 @@ def test_a_time_that_the_topic_does_not_take_is_left_out(make: MakeValidationRig
 
 
 @pytest.mark.parametrize("raises", [True, False])
-def test_a_producer_that_is_of_no_use_any_more_is_replaced_and_all_letters_go_out_again(
+def test_a_broken_producer_is_replaced_and_all_dead_letters_are_sent_again(
     make: MakeValidationRig, monkeypatch: pytest.MonkeyPatch, *, raises: bool
 ) -> None:
     topic = FakeTopic()
@@ -203,7 +203,7 @@ def test_a_producer_that_is_of_no_use_any_more_is_replaced_and_all_letters_go_ou
     assert rig.in_flight.size_bytes == 0
 
 
-def test_a_password_that_is_refused_for_long_enough_ends_the_waiting(make: MakeValidationRig) -> None:
+def test_a_password_refused_for_long_enough_ends_the_wait(make: MakeValidationRig) -> None:
     topic = FakeTopic()
     topic.is_away = True
     rig = make(checks=FakeChecks(), topic=topic)
@@ -219,7 +219,7 @@ def test_a_password_that_is_refused_for_long_enough_ends_the_waiting(make: MakeV
     assert rig.in_flight.size_bytes == 0
 
 
-def test_no_right_to_write_at_all_ends_the_waiting_at_once(make: MakeValidationRig) -> None:
+def test_a_missing_right_to_write_ends_the_wait_immediately(make: MakeValidationRig) -> None:
     topic = FakeTopic()
     topic.is_away = True
     rig = make(checks=FakeChecks(), topic=topic)
@@ -255,7 +255,7 @@ def test_reading_continues_until_pending_dead_letters_fill_their_share_of_memory
     assert topic.offsets == [0, 1, 2, 3]
 
 
-def test_a_client_whose_queue_is_full_is_given_the_rest_later(make: MakeValidationRig) -> None:
+def test_dead_letters_beyond_the_clients_queue_are_sent_later(make: MakeValidationRig) -> None:
     topic = FakeTopic()
     topic.queue_max = 2
     rig = make(checks=FakeChecks(), topic=topic)
@@ -267,7 +267,7 @@ def test_a_client_whose_queue_is_full_is_given_the_rest_later(make: MakeValidati
     assert rig.commit().next_offset == 5
 
 
-def test_a_lane_that_is_closed_waits_for_no_letter(make: MakeValidationRig) -> None:
+def test_a_closed_queue_waits_for_no_dead_letter(make: MakeValidationRig) -> None:
     topic = FakeTopic()
     topic.is_away = True
     rig = make(checks=FakeChecks(), topic=topic)
@@ -280,7 +280,7 @@ def test_a_lane_that_is_closed_waits_for_no_letter(make: MakeValidationRig) -> N
 
 
 @pytest.mark.parametrize("kind", [FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER])
-def test_a_crash_between_delivery_and_commit_sends_a_letter_twice_and_never_none(
+def test_a_crash_between_delivery_and_commit_repeats_a_dead_letter_and_loses_none(
     make: MakeValidationRig, kind: FaultKind
 ) -> None:
     inner = MemoryStore()

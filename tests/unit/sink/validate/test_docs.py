@@ -40,7 +40,7 @@ def test_every_cause_is_explained() -> None:
     assert given - {"wrong size", "not UTF-8"} == explained
 
 
-def test_every_setting_of_the_page_is_known() -> None:
+def test_every_setting_on_the_page_exists() -> None:
     table = PAGE[PAGE.index("| setting | meaning |") : PAGE.index("### The kept schemas")]
     first = "".join(line.split("|")[1] for line in table.splitlines()[2:] if line.startswith("|"))
     for name in re.findall(r"`([a-z.]+)`", first):
@@ -48,7 +48,7 @@ def test_every_setting_of_the_page_is_known() -> None:
         assert own in AVRO_KEYS, name
 
 
-def test_the_example_reads_a_log_with_the_kept_schemas_alone(
+def test_the_example_reads_a_log_with_only_the_archived_schemas(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = MemoryStore()
@@ -64,7 +64,7 @@ def test_the_example_reads_a_log_with_the_kept_schemas_alone(
     assert capsys.readouterr().out == "0 {'id': 1, 'mail': 'alice@example.org'}\n"
 
 
-def test_kept_schemas_are_no_topic() -> None:
+def test_the_schema_archive_is_no_topic() -> None:
     store = MemoryStore()
     with StubRegistry() as registry, opened(registry.url, store=store) as checks:
         columns = batch([framed(registry.register("users-value", USER), USER, ALICE)])

@@ -54,32 +54,32 @@ def test_an_envelope_is_an_object_of_schema_and_payload() -> None:
 
 
 @pytest.mark.parametrize(("schema", "payload"), FITS)
-def test_what_fits(schema: Any, payload: Any) -> None:
+def test_valid_payloads_pass(schema: Any, payload: Any) -> None:
     assert passes(CLASS, envelope(schema, payload))
     compile_fit(schema)(payload)
 
 
 @pytest.mark.parametrize(("schema", "payload"), MISFITS)
-def test_what_does_not_fit(schema: Any, payload: Any) -> None:
+def test_invalid_payloads_fail(schema: Any, payload: Any) -> None:
     assert rejected(CLASS, envelope(schema, payload)) == [(0, "payload does not fit")]
     with pytest.raises(EnvelopeMismatch):
         compile_fit(schema)(payload)
 
 
 @pytest.mark.parametrize("schema", INVALID)
-def test_what_is_no_schema(schema: Any) -> None:
+def test_invalid_schemas_are_refused(schema: Any) -> None:
     assert rejected(CLASS, envelope(schema, None)) == [(0, "schema invalid")]
     with pytest.raises(SchemaInvalid):
         compile_fit(schema)
 
 
-def test_a_default_stands_in_for_null_only_where_that_is_asked_for() -> None:
+def test_a_default_replaces_null_only_if_configured() -> None:
     value = envelope({"type": "string", "default": "x"}, None)
     assert passes(CLASS, value)
     assert not passes((CLASS, {"replace.null.with.default": "false"}), value)
 
 
-def test_the_message_says_where_in_the_payload() -> None:
+def test_the_message_has_the_path_in_the_payload() -> None:
     schema = {"type": "struct", "fields": [{**USER, "field": "user"}]}
     own = checks(value=CLASS)
     assert own is not None
@@ -109,7 +109,7 @@ def test_schema_content_is_the_schema_of_documents_without_an_envelope() -> None
         checks(value=(CLASS, {"schema.content": '{"type": "int"}'}))
 
 
-def test_the_same_schema_again_and_again_is_still_looked_at_record_by_record() -> None:
+def test_every_record_is_checked_although_its_schema_is_cached() -> None:
     """The way for documents that begin alike is a short cut, and no other answer."""
     good = envelope(USER, {"id": 1}).replace(b", ", b",").replace(b": ", b":")
     assert good.startswith(b'{"schema":{"type":"struct"')
@@ -136,7 +136,7 @@ def test_the_same_schema_again_and_again_is_still_looked_at_record_by_record() -
     ]
 
 
-def test_words_of_the_envelope_inside_the_schema_or_the_payload_do_not_mislead() -> None:
+def test_envelope_keys_inside_the_schema_or_payload_are_not_mistaken() -> None:
     tricky = {"type": "string", "doc": '{"schema":1,"payload":2}', "parameters": {"x": ',"payload":'}}
     compact = [
         json.dumps({"schema": schema, "payload": payload}, separators=(",", ":")).encode()
@@ -145,7 +145,7 @@ def test_words_of_the_envelope_inside_the_schema_or_the_payload_do_not_mislead()
     assert rejected(CLASS, *compact, *compact) == [(2, "payload does not fit"), (6, "payload does not fit")]
 
 
-def test_schemas_that_take_turns_are_held_and_their_number_is_bounded() -> None:
+def test_the_number_of_cached_schemas_is_bounded() -> None:
     check = EnvelopeCheck(replace_null_with_default=True, cache_size=3)
     values = [
         json.dumps({"schema": {"type": "int32", "version": n % 20}, "payload": n}, separators=(",", ":")).encode()
@@ -176,7 +176,7 @@ SCHEMAS: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(st.lists(st.tuples(SCHEMAS, PAYLOADS), min_size=1, max_size=4))
-def test_the_short_cut_answers_as_the_long_way_does(pairs: list[tuple[Any, Any]]) -> None:
+def test_the_fast_path_agrees_with_the_full_check(pairs: list[tuple[Any, Any]]) -> None:
     values = []
     expected = []
     for schema, payload in pairs * 3:

@@ -15,7 +15,7 @@ from tests.support.columns import batch
 from tests.support.convert_cases import JSON_CASES, NUMBERS, checks, passes, rejected
 
 
-def test_where_everything_is_bytes_there_is_nothing_to_ask() -> None:
+def test_bytes_need_no_check() -> None:
     assert checks() is None
     assert checks(key="bytes", value="ByteArrayConverter", header="SimpleHeaderConverter") is None
 
@@ -52,12 +52,12 @@ def test_strings_are_utf_8(value: bytes, passes_check: bool) -> None:
     assert passes("string", value) is passes_check
 
 
-def test_a_character_is_not_put_together_from_two_records() -> None:
+def test_no_character_spans_two_records() -> None:
     assert rejected("string", b"caf\xc3", b"\xa9", "ä".encode()) == [(0, "not UTF-8"), (1, "not UTF-8")]
 
 
 @given(st.lists(st.none() | st.binary(max_size=8) | st.text(max_size=4).map(str.encode), max_size=12))
-def test_strings_as_python_decodes_them(values: list[bytes | None]) -> None:
+def test_strings_are_valid_exactly_if_python_decodes_them(values: list[bytes | None]) -> None:
     def is_text(value: bytes) -> bool:
         try:
             value.decode()
@@ -79,7 +79,7 @@ def test_strings_as_python_decodes_them(values: list[bytes | None]) -> None:
         ("DoubleConverter", 8),
     ],
 )
-def test_numbers_have_their_size(name: str, size: int) -> None:
+def test_numbers_have_the_size_of_their_type(name: str, size: int) -> None:
     values = [bytes(length) for length in range(12)]
     bad = [(length, "wrong size") for length in range(12) if length != size]
     assert rejected(NUMBERS + name, *values) == bad
@@ -95,7 +95,7 @@ def test_a_boolean_is_0_or_1() -> None:
 
 
 @pytest.mark.parametrize(("value", "passes_check"), JSON_CASES, ids=[repr(value[:24]) for value, _ in JSON_CASES])
-def test_json_is_a_document_and_nothing_else(value: bytes, passes_check: bool) -> None:
+def test_json_is_exactly_one_document(value: bytes, passes_check: bool) -> None:
     assert passes("json", value) is passes_check
     # And the same in the company of others.
     assert rejected("json", b"1", value, None, b"[2]") == ([] if passes_check else [(1, "not JSON")])
@@ -109,7 +109,7 @@ JSON = st.recursive(
 
 
 @given(JSON, st.booleans())
-def test_what_python_writes_as_json_passes(document: Any, is_ascii: bool) -> None:
+def test_json_written_by_python_passes(document: Any, is_ascii: bool) -> None:
     try:
         text = json.dumps(document, ensure_ascii=is_ascii).encode()
     except UnicodeEncodeError:
@@ -119,7 +119,7 @@ def test_what_python_writes_as_json_passes(document: Any, is_ascii: bool) -> Non
 
 @given(JSON, st.data())
 @example(document={"a": [1, 2]}, data=None)
-def test_damaged_json_fails_unless_it_is_json_again(document: Any, data: Any) -> None:
+def test_damaged_json_fails_unless_it_is_still_json(document: Any, data: Any) -> None:
     text = bytearray(json.dumps(document).encode())
     if data is None:
         text[0] = 0xFF
@@ -133,7 +133,7 @@ def test_damaged_json_fails_unless_it_is_json_again(document: Any, data: Any) ->
     assert passes("json", bytes(text)) is is_json
 
 
-def test_a_record_fails_by_the_first_part_that_does() -> None:
+def test_a_record_fails_by_its_first_invalid_part() -> None:
     own = checks(key="string", value="json", header="string")
     assert own is not None
     found = own.judge(

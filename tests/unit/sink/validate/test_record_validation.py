@@ -35,14 +35,14 @@ def offsets(rig: ValidationRig) -> list[int]:
     return [record.offset for record in read_segments(rig.store, "t", 0)]
 
 
-def test_without_checks_a_batch_goes_straight_on(make: MakeValidationRig) -> None:
+def test_a_batch_without_checks_is_written_immediately(make: MakeValidationRig) -> None:
     rig = make()
     rig.values(0, b"a", b"!b", b"?c")
     assert rig.commit().gaps == ()
     assert offsets(rig) == [0, 1, 2]
 
 
-def test_skipped_records_leave_gaps_with_their_cause_around_what_stays(make: MakeValidationRig) -> None:
+def test_skipped_records_leave_gaps_with_their_cause(make: MakeValidationRig) -> None:
     rig = make(checks=FakeChecks())
     rig.values(0, b"a", b"!x", b"!x", b"b", b"!y", b"!x", b"c")
     manifest = rig.commit()
@@ -60,7 +60,7 @@ def test_skips_over_a_hole_are_one_gap_that_counts_its_records(make: MakeValidat
     assert rig.commit().gaps == (Gap(3, 8, "skipped: x", 2), Gap(12, 13, "skipped: x"))
 
 
-def test_a_log_of_skips_alone_moves_its_end(make: MakeValidationRig) -> None:
+def test_a_log_with_only_skipped_records_advances(make: MakeValidationRig) -> None:
     rig = make(checks=FakeChecks())
     rig.values(0, *[b"!x"] * 5)
     rig.clock.advance(60_000)
@@ -75,7 +75,7 @@ def test_a_log_of_skips_alone_moves_its_end(make: MakeValidationRig) -> None:
     assert rig.commit().gaps == (Gap(0, 5, "skipped: x"), Gap(6, 8, "skipped: x"))
 
 
-def test_a_segment_that_ends_within_a_batch_takes_only_the_gaps_that_it_passes(make: MakeValidationRig) -> None:
+def test_a_segment_that_ends_within_a_batch_takes_only_the_gaps_below_its_end(make: MakeValidationRig) -> None:
     rig = make(checks=FakeChecks(), flush_size=2)
     rig.values(0, b"a", b"!x", b"b", b"!x", b"c", b"!x", b"d", b"!x")
     rig.settle()
@@ -86,7 +86,7 @@ def test_a_segment_that_ends_within_a_batch_takes_only_the_gaps_that_it_passes(m
     assert [report.next_offset for report in rig.reports] == [3, 7, 8]
 
 
-def test_with_tolerance_none_what_came_before_is_written_and_the_error_says_all(make: MakeValidationRig) -> None:
+def test_tolerance_none_writes_earlier_records_and_reports_the_rejection(make: MakeValidationRig) -> None:
     rig = make(checks=FakeChecks(), tolerates=False)
     with pytest.raises(RejectedRecord) as caught:
         rig.values(0, b"a", b"b", b"!not JSON", b"c", b"!x")
@@ -99,7 +99,7 @@ def test_with_tolerance_none_what_came_before_is_written_and_the_error_says_all(
     assert rig.count("kafka_connect_task_error_metrics_total_records_skipped") == 0
 
 
-def test_records_that_the_log_has_already_are_not_judged_again(make: MakeValidationRig) -> None:
+def test_records_already_in_the_log_are_not_checked_again(make: MakeValidationRig) -> None:
     rig = make(checks=FakeChecks())
     rig.values(0, b"a", b"b")
     rig.commit()
@@ -108,7 +108,7 @@ def test_records_that_the_log_has_already_are_not_judged_again(make: MakeValidat
     assert offsets(rig) == [0, 1, 2]
 
 
-def test_what_is_skipped_is_said_now_and_then_and_not_of_every_cause(make: MakeValidationRig) -> None:
+def test_skips_are_logged_at_intervals_for_a_limited_number_of_causes(make: MakeValidationRig) -> None:
     rig = make(checks=FakeChecks())
     with capture_logs() as said:
         rig.values(0, *(b"!cause %d" % (n // 2) for n in range(50)))
@@ -140,7 +140,7 @@ def test_each_record_is_logged_where_that_is_asked_for_and_quoted_only_then(
 # A schema is being asked for
 
 
-def test_what_waits_keeps_its_order_and_the_end_of_the_partition_waits_too(make: MakeValidationRig) -> None:
+def test_waiting_records_keep_their_order_and_delay_the_partitions_end(make: MakeValidationRig) -> None:
     checks = FakeChecks()
     rig = make(checks=checks)
     rig.values(0, b"a", b"?b")
@@ -160,7 +160,7 @@ def test_what_waits_keeps_its_order_and_the_end_of_the_partition_waits_too(make:
     assert rig.commit().next_offset == 5
 
 
-def test_a_partition_that_waits_for_longer_is_paused_alone(make: MakeValidationRig) -> None:
+def test_only_a_partition_that_waits_longer_is_paused(make: MakeValidationRig) -> None:
     checks = FakeChecks()
     rig = make(checks=checks)
     rig.values(0, b"?a")
@@ -175,7 +175,7 @@ def test_a_partition_that_waits_for_longer_is_paused_alone(make: MakeValidationR
     assert rig.fetching.said == [("hold", PauseReason.SCHEMAS), ("release", PauseReason.SCHEMAS)]
 
 
-def test_it_is_judged_again_now_and_then_while_others_keep_asking(make: MakeValidationRig) -> None:
+def test_a_waiting_batch_is_checked_again_at_intervals_while_other_schemas_are_pending(make: MakeValidationRig) -> None:
     checks = FakeChecks()
     rig = make(checks=checks)
     rig.values(0, b"?a")
@@ -187,7 +187,7 @@ def test_it_is_judged_again_now_and_then_while_others_keep_asking(make: MakeVali
     assert rig.writer.position == 1
 
 
-def test_what_waits_is_dropped_with_its_attempt(make: MakeValidationRig) -> None:
+def test_waiting_records_are_dropped_with_their_attempt(make: MakeValidationRig) -> None:
     checks = FakeChecks()
     rig = make(checks=checks)
     rig.values(0, b"?a")
@@ -199,7 +199,7 @@ def test_what_waits_is_dropped_with_its_attempt(make: MakeValidationRig) -> None
     assert rig.commit().next_offset == 1
 
 
-def test_an_error_of_the_registry_fails_the_partition_wherever_it_comes(make: MakeValidationRig) -> None:
+def test_a_registry_error_fails_the_partition_at_any_point(make: MakeValidationRig) -> None:
     checks = FakeChecks()
     rig = make(checks=checks)
     checks.error = KeyfoldError("the registry refuses the credentials")
@@ -239,7 +239,7 @@ def unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("unreadable")
 @pytest.mark.parametrize("checks", [None, FakeChecks()])
-def test_a_record_whose_headers_cannot_be_read_is_skipped(make: MakeValidationRig, checks: FakeChecks | None) -> None:
+def test_a_record_with_unreadable_headers_is_skipped(make: MakeValidationRig, checks: FakeChecks | None) -> None:
     topic = FakeTopic()
     rig = make(checks=checks, topic=topic)
     rig.take(*(_unreadable(n, b"bad headers" if n in (1, 2, 4) else b"v") for n in range(5)))
@@ -254,7 +254,9 @@ def test_a_record_whose_headers_cannot_be_read_is_skipped(make: MakeValidationRi
 
 
 @pytest.mark.usefixtures("unreadable")
-def test_with_tolerance_none_it_fails_the_partition_behind_what_came_before(make: MakeValidationRig) -> None:
+def test_tolerance_none_fails_the_partition_after_the_records_before_unreadable_headers(
+    make: MakeValidationRig,
+) -> None:
     rig = make(tolerates=False)
     with pytest.raises(RejectedRecord, match=r"offset 2 .*a header whose name is not UTF-8"):
         rig.take(*(_unreadable(n, b"bad headers" if n == 2 else b"v") for n in range(5)))

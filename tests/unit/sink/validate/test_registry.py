@@ -23,7 +23,7 @@ from tests.support.schema_registry import StubRegistry
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504, 429, 408])
-def test_a_registry_that_cannot_answer_now_is_asked_again(status: int) -> None:
+def test_a_registry_that_cannot_answer_now_is_retried(status: int) -> None:
     with StubRegistry() as registry, opened(registry.url) as checks:
         number = registry.register("users-value", USER)
         registry.answer = status
@@ -40,7 +40,7 @@ def test_a_registry_that_cannot_answer_now_is_asked_again(status: int) -> None:
         assert judged(checks, column) == []
 
 
-def test_a_registry_that_hangs_holds_nobody_up() -> None:
+def test_a_hanging_registry_blocks_no_caller() -> None:
     with StubRegistry() as registry:
         number = registry.register("users-value", USER)
         registry.hold()
@@ -53,7 +53,7 @@ def test_a_registry_that_hangs_holds_nobody_up() -> None:
             assert causes(checks, framed(number, USER, ALICE)) == []
 
 
-def test_closing_does_not_wait_for_a_registry_that_hangs() -> None:
+def test_closing_does_not_wait_for_a_hanging_registry() -> None:
     with StubRegistry() as registry:
         registry.hold()
         with opened(registry.url, more={"http.read.timeout.ms": "60000"}) as checks:
@@ -65,7 +65,7 @@ def test_closing_does_not_wait_for_a_registry_that_hangs() -> None:
         assert any(thread.is_alive() for thread in asking), "closing waited for the answer"
 
 
-def test_a_registry_that_is_not_there_is_waited_for() -> None:
+def test_an_unreachable_registry_is_awaited() -> None:
     with StubRegistry() as registry:
         gone = registry.url
     with opened(gone) as checks:
@@ -76,7 +76,7 @@ def test_a_registry_that_is_not_there_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_wrong_credentials_say_what_to_check_and_are_asked_again_on_demand(status: int) -> None:
+def test_wrong_credentials_give_a_hint_and_are_retried_on_demand(status: int) -> None:
     with StubRegistry() as registry, opened(registry.url) as checks:
         number = registry.register("users-value", USER)
         registry.answer = status
@@ -132,14 +132,14 @@ def test_credentials_in_the_address_are_sent_and_not_shown() -> None:
     ("status", "page"),
     [(200, b"<html>welcome</html>"), (200, b"{}"), (200, b"[]"), (404, b"<html>no page</html>"), (301, b"")],
 )
-def test_an_address_where_no_registry_is_blames_no_record(status: int, page: bytes) -> None:
+def test_an_address_without_a_registry_rejects_no_record(status: int, page: bytes) -> None:
     with StubRegistry() as registry, opened(registry.url) as checks:
         registry.answer, registry.page = status, page
         with pytest.raises(RegistryRefused, match=r"value\.converter\.schema\.registry\.url"):
             causes(checks, framed(1, USER, ALICE))
 
 
-def test_an_unknown_id_is_believed_at_the_third_look_and_not_for_ever() -> None:
+def test_an_unknown_id_is_final_after_three_answers_and_only_for_a_while() -> None:
     timings = SchemaTimings(look_again_s=0.02, refused_for_s=0.3)
     with StubRegistry() as registry, opened(registry.url, timings=timings) as checks:
         value = framed(1, USER, ALICE)
@@ -152,7 +152,7 @@ def test_an_unknown_id_is_believed_at_the_third_look_and_not_for_ever() -> None:
         assert causes(checks, value) == []
 
 
-def test_a_follower_that_lags_costs_no_record() -> None:
+def test_a_lagging_follower_rejects_no_record() -> None:
     with StubRegistry() as registry, opened(registry.url, timings=SchemaTimings(look_again_s=0.1)) as checks:
         column = batch([framed(1, USER, ALICE)])
         with pytest.raises(SchemasPending):
@@ -163,7 +163,7 @@ def test_a_follower_that_lags_costs_no_record() -> None:
         assert judged(checks, column) == []
 
 
-def test_more_new_schemas_in_a_batch_than_may_be_held() -> None:
+def test_a_batch_may_have_more_new_schemas_than_the_cache_holds() -> None:
     store = MemoryStore()
     with StubRegistry() as registry, opened(registry.url, store=store, more={"schemas.cache.size": "50"}) as checks:
         numbers = [registry.register(f"s{n}", {"type": "fixed", "name": "F", "size": n % 7}) for n in range(210)]
@@ -188,7 +188,7 @@ def test_two_registries_do_not_share_a_folder() -> None:
         assert json.loads(store.get("logs/_schemas/1.avsc").data) == USER
 
 
-def test_the_same_schema_laid_out_anew_is_the_same() -> None:
+def test_the_same_schema_in_another_layout_is_the_same() -> None:
     store = MemoryStore()
     with StubRegistry() as mine, StubRegistry() as moved:
         mine.register("users-value", USER)
@@ -212,7 +212,7 @@ class _Flaky(MemoryStore):
         return super().put(key, data, mode)
 
 
-def test_a_schema_is_not_known_before_it_is_kept() -> None:
+def test_a_schema_is_not_known_before_it_is_archived() -> None:
     store = _Flaky()
     with StubRegistry() as registry, opened(registry.url, store=store) as checks:
         registry.register("users-value", USER)
@@ -225,7 +225,7 @@ def test_a_schema_is_not_known_before_it_is_kept() -> None:
         assert names(store) == ["logs/_schemas/1.avsc"]
 
 
-def test_an_error_that_no_record_is_to_blame_for_is_raised_once_and_asked_for_anew() -> None:
+def test_an_error_not_caused_by_a_record_is_raised_once_and_then_retried() -> None:
     class Broken(MemoryStore):
         writes = 0
 
@@ -244,7 +244,7 @@ def test_an_error_that_no_record_is_to_blame_for_is_raised_once_and_asked_for_an
             assert store.writes == 2 * times
 
 
-def test_hundreds_of_ids_that_nobody_knows_do_not_wait_for_each_other() -> None:
+def test_hundreds_of_unknown_ids_are_requested_concurrently() -> None:
     """What was never Avro may begin with a 0 too, and name any id."""
     patient = {"http.read.timeout.ms": "5000"}
     with StubRegistry() as registry, opened(registry.url, more=patient, timings=SchemaTimings()) as checks:

@@ -87,7 +87,7 @@ def wait(opened: Schemas, within_s: float = 10) -> bool:
     return True
 
 
-def test_what_the_keys_say() -> None:
+def test_retry_keys_are_read() -> None:
     options = SinkOptions.parse(MINIMAL)
     assert registry_retry(options.errors_retry_timeout_ms, options.errors_retry_delay_max_ms) == RegistryRetry()
     assert registry_retry(-1, 60_000) == RegistryRetry(Backoff(100, 60_000), None)
@@ -95,7 +95,7 @@ def test_what_the_keys_say() -> None:
     assert registry_retry(0, 0) == RegistryRetry(Backoff(1, 1), 0.0)
 
 
-def test_by_default_a_registry_is_waited_for_for_ever() -> None:
+def test_an_unreachable_registry_is_awaited_without_limit_by_default() -> None:
     registry = AwayRegistry()
     opened = schemas(registry, RegistryRetry().give_up_after_s)
     opened.request([1])
@@ -107,7 +107,7 @@ def test_by_default_a_registry_is_waited_for_for_ever() -> None:
     opened.close()
 
 
-def test_a_registry_that_is_away_for_too_long_is_given_up_and_no_record_is_to_blame() -> None:
+def test_a_registry_unreachable_for_too_long_is_an_error_and_rejects_no_record() -> None:
     registry = AwayRegistry()
     opened = schemas(registry, 0.2)
     began_s = time.monotonic()
@@ -131,7 +131,7 @@ def test_a_registry_that_is_away_for_too_long_is_given_up_and_no_record_is_to_bl
     opened.close()
 
 
-def test_with_nought_the_first_question_without_an_answer_is_the_last() -> None:
+def test_a_limit_of_zero_means_one_request() -> None:
     registry = AwayRegistry()
     opened = schemas(registry, 0.0)
     opened.request([1])
@@ -157,7 +157,7 @@ def test_an_answer_ends_an_outage(key: int) -> None:
     opened.close()
 
 
-def test_failures_that_lie_far_apart_are_of_two_outages() -> None:
+def test_failures_far_apart_count_as_separate_outages() -> None:
     clock = ManualClock()
     outage = _Outage(clock)
     assert outage.goes_on(10) == 0
@@ -170,7 +170,7 @@ def test_failures_that_lie_far_apart_are_of_two_outages() -> None:
     assert outage.goes_on(10) == 0
 
 
-def test_a_store_that_is_away_while_a_schema_is_kept_is_not_given_up() -> None:
+def test_an_unreachable_store_is_awaited_while_a_schema_is_archived() -> None:
     class Away(MemoryStore):
         is_away = True
 
@@ -221,7 +221,7 @@ def make_checks() -> Iterator[MakeChecks]:
 
 
 @pytest.mark.parametrize("tolerance", ["none", "all"])
-def test_a_partition_whose_registry_is_given_up_fails_and_nothing_is_left_out(
+def test_a_partition_whose_registry_is_given_up_fails_and_skips_nothing(
     make: MakeRig, make_checks: MakeChecks, tolerance: str
 ) -> None:
     registry = AwayRegistry()

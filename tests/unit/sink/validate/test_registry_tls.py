@@ -47,15 +47,13 @@ def own(certificates: Certificates) -> dict[str, str]:
     }
 
 
-def test_a_trusted_registry_is_asked(registry: StubRegistry, certificates: Certificates) -> None:
+def test_a_trusted_registry_is_used(registry: StubRegistry, certificates: Certificates) -> None:
     with opened(registry.url, more=own(certificates)) as checks:
         assert causes(checks, framed(1, "int", 1)) == []
 
 
 @pytest.mark.parametrize("trust", [False, True])
-def test_a_registry_that_is_not_trusted_says_what_to_set(
-    registry: StubRegistry, certificates: Certificates, trust: bool
-) -> None:
+def test_an_untrusted_registry_gives_a_hint(registry: StubRegistry, certificates: Certificates, trust: bool) -> None:
     more = {"http.read.timeout.ms": "5000", **({TRUST: str(certificates.other_authority)} if trust else {})}
     with opened(registry.url, more=more) as checks, pytest.raises(RegistryRefused, match=r"ssl\.truststore\.location"):
         causes(checks, framed(1, "int", 1))
@@ -66,9 +64,7 @@ def test_a_registry_that_is_not_trusted_says_what_to_set(
     ("name", "text"),
     [(TRUST, None), ("schema.registry.ssl.keystore.location", None), (TRUST, "no certificate")],
 )
-def test_a_file_that_is_missing_or_wrong_is_a_mistake_of_the_configuration(
-    tmp_path: Path, name: str, text: str | None
-) -> None:
+def test_a_missing_or_invalid_file_is_a_configuration_error(tmp_path: Path, name: str, text: str | None) -> None:
     path = tmp_path / "file.pem"
     if text is not None:
         path.write_text(text)
@@ -98,7 +94,7 @@ def test_a_token_of_an_identity_provider_is_sent() -> None:
         assert any("scope=schemas" in request for request in registry.requests)
 
 
-def test_a_client_that_the_identity_provider_does_not_know_is_refused() -> None:
+def test_a_client_unknown_to_the_identity_provider_is_refused() -> None:
     with StubRegistry() as registry:
         registry.bearer, registry.client_secret = "t0ken", "s3cret"
         with opened(registry.url, more=oauth(registry, "wr0ng")) as checks, pytest.raises(RegistryRefused) as caught:
@@ -107,7 +103,7 @@ def test_a_client_that_the_identity_provider_does_not_know_is_refused() -> None:
         assert "wr0ng" not in str(caught.value)
 
 
-def test_an_identity_provider_that_is_away_is_waited_for() -> None:
+def test_an_unreachable_identity_provider_is_awaited() -> None:
     with StubRegistry() as away:
         url = away.url
     with StubRegistry() as registry:

@@ -47,7 +47,7 @@ def make() -> Iterator[MakeRig]:
         yield build
 
 
-def test_a_rejected_record_fails_its_partition_behind_what_came_before(make: MakeRig) -> None:
+def test_a_rejected_record_fails_its_partition_after_the_records_before_it(make: MakeRig) -> None:
     rig = make(checks=Checks(), segment__ms="100")
     rig.kafka.produce(T0, range(5))
     rig.kafka.produce(T0, range(5, 6), b"!")
@@ -66,7 +66,7 @@ def test_a_rejected_record_fails_its_partition_behind_what_came_before(make: Mak
     assert rig.next_offset(T0) == 5
 
 
-def test_skips_and_letters_of_one_partition_among_others(make: MakeRig) -> None:
+def test_skips_and_dead_letters_of_one_partition_among_others(make: MakeRig) -> None:
     topic = FakeTopic()
     rig = make(checks=Checks(), open_producer=topic.open, segment__ms="100", **LETTERS, **CONTEXT)
     for key in (T0, T1):
@@ -80,7 +80,7 @@ def test_skips_and_letters_of_one_partition_among_others(make: MakeRig) -> None:
     rig.until(lambda: rig.statuses[-1].values.get("keyfold_sink_records_skipped_total|bad") == 5)
 
 
-def test_kafka_that_takes_no_letters_holds_up_their_partition_alone(make: MakeRig) -> None:
+def test_undeliverable_dead_letters_block_only_their_partition(make: MakeRig) -> None:
     topic = FakeTopic()
     topic.is_away = True
     rig = make(checks=Checks(), open_producer=topic.open, segment__ms="100", **LETTERS, **CONTEXT)
@@ -94,7 +94,7 @@ def test_kafka_that_takes_no_letters_holds_up_their_partition_alone(make: MakeRi
     rig.until(lambda: rig.kafka.group_offsets.get(T0) == 3)
 
 
-def test_a_partition_whose_schema_is_asked_for_waits_alone_and_in_order(make: MakeRig) -> None:
+def test_only_the_partition_whose_schema_is_pending_waits_and_in_order(make: MakeRig) -> None:
     checks = Checks()
     rig = make(checks=checks, segment__ms="100")
     rig.kafka.produce(T0, range(5))
@@ -111,7 +111,7 @@ def test_a_partition_whose_schema_is_asked_for_waits_alone_and_in_order(make: Ma
     assert [r.offset for r in read_segments(rig.store, "t", 0)] == list(range(9))
 
 
-def test_a_partition_that_goes_while_it_waits_is_read_again_by_the_next(make: MakeRig) -> None:
+def test_a_partition_revoked_while_it_waits_is_read_again(make: MakeRig) -> None:
     checks = Checks()
     rig = make(checks=checks, segment__ms="100")
     rig.kafka.produce(T0, range(5), b"?")
@@ -124,7 +124,7 @@ def test_a_partition_that_goes_while_it_waits_is_read_again_by_the_next(make: Ma
     rig.until(lambda: rig.kafka.group_offsets.get(T0) == 5)
 
 
-def test_a_letter_that_kafka_refuses_fails_its_partition_alone(make: MakeRig) -> None:
+def test_a_refused_dead_letter_fails_only_its_partition(make: MakeRig) -> None:
     topic = FakeTopic()
     topic.judge = lambda _letter: KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, "too large")
     rig = make(checks=Checks(), open_producer=topic.open, segment__ms="100", **LETTERS, **CONTEXT)
@@ -137,7 +137,7 @@ def test_a_letter_that_kafka_refuses_fails_its_partition_alone(make: MakeRig) ->
     assert rig.next_offset(T0) == 0
 
 
-def test_memory_of_what_waits_counts_in_the_budget(make: MakeRig) -> None:
+def test_waiting_records_count_against_the_memory_budget(make: MakeRig) -> None:
     checks = Checks()
     rig = make(checks=checks, segment__ms="100", buffer__memory=str(16 * 1024 * 1024))
     rig.kafka.produce(T0, range(1), b"?")
