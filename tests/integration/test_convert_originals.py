@@ -34,13 +34,13 @@ def test_json_without_schemas() -> None:
         assert passes("json", value) is expected, (value[:80], said)
 
 
-def test_envelopes_by_the_tables() -> None:
+def test_envelopes_of_the_tables_of_cases() -> None:
     payloads: list[Any] = [None, 1, "a", {}, []]
     pairs = FITS + MISFITS + [(schema, payload) for schema in INVALID for payload in payloads]
     check_envelopes([envelope(schema, payload) for schema, payload in pairs])
 
 
-def test_envelopes_that_are_none() -> None:
+def test_invalid_envelopes() -> None:
     check_envelopes(
         [
             b"null",
@@ -66,14 +66,14 @@ def test_envelopes_that_are_none() -> None:
     )
 
 
-def test_envelopes_at_random() -> None:
+def test_random_envelopes() -> None:
     random = Random(5)
     check_envelopes([envelope(_schema(random, 2), _payload(random, 3)) for _ in range(3000)])
     pairs = [_pair(random, 3) for _ in range(2000)]
     check_envelopes([envelope(schema, payload) for schema, payload in pairs])
 
 
-def test_nulls_where_defaults_do_not_stand_in() -> None:
+def test_nulls_without_replacement_by_defaults() -> None:
     random = Random(6)
     cases = [envelope(_schema(random, 1), _payload(random, 1)) for _ in range(1000)]
     check_envelopes(cases, replace_null_with_default="false")
@@ -206,7 +206,7 @@ def check_avro(cases: list[tuple[Any, bytes]]) -> None:
         assert taken == is_whole or (is_whole and why in {"text", "boolean"}), (schema, data, said)
 
 
-def test_avro_by_the_tables() -> None:
+def test_avro_values_of_the_tables_of_cases() -> None:
     others = [{"type": {"type": "string"}}, []]  # schemas that some releases of Avro take
     check_avro(
         [
@@ -217,7 +217,7 @@ def test_avro_by_the_tables() -> None:
     )
 
 
-def test_avro_at_random() -> None:
+def test_random_avro_values() -> None:
     cases: list[tuple[Any, bytes]] = []
 
     @given(st.data())

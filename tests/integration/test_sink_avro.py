@@ -77,7 +77,7 @@ def kept(rig: Rig, number: int | str) -> object:
         store.close()  # type: ignore[attr-defined]
 
 
-def test_versions_of_a_schema_run_through_one_segment_and_are_kept(
+def test_a_segment_may_have_several_versions_of_a_schema_and_all_are_archived(
     rig: Rig, topic: MakeTopic, registry: StubRegistry
 ) -> None:
     name = topic()
@@ -96,7 +96,7 @@ def test_versions_of_a_schema_run_through_one_segment_and_are_kept(
     ), "each is asked for once"
 
 
-def test_a_registry_that_is_away_holds_up_its_own_partitions_alone(
+def test_an_unreachable_registry_blocks_only_its_own_partitions(
     rig: Rig, topic: MakeTopic, registry: StubRegistry
 ) -> None:
     name = topic(partitions=2)
@@ -120,7 +120,7 @@ def test_a_registry_that_is_away_holds_up_its_own_partitions_alone(
     assert rig.prove(name, partitions=2) == 300
 
 
-def test_credentials_that_are_refused_end_it_and_say_what_to_check(
+def test_refused_credentials_of_the_registry_end_the_sink_with_a_hint(
     rig: Rig, topic: MakeTopic, registry: StubRegistry
 ) -> None:
     name = topic()
@@ -136,7 +136,7 @@ def test_credentials_that_are_refused_end_it_and_say_what_to_check(
     assert rig.prove(name) == 1
 
 
-def test_another_registry_is_stopped_before_its_records_are_in_the_log(
+def test_another_registry_is_refused_before_its_records_are_committed(
     rig: Rig, topic: MakeTopic, registry: StubRegistry
 ) -> None:
     name = topic()

@@ -92,7 +92,7 @@ def prove(rig: Rig, topic: str, letters: str = "") -> list[Gap]:
     return list(manifest.gaps)
 
 
-def test_poison_goes_to_a_topic_that_is_made_for_it_and_every_byte_of_it_is_there(rig: Rig, topic: MakeTopic) -> None:
+def test_rejected_records_are_sent_unchanged_to_a_created_dead_letter_topic(rig: Rig, topic: MakeTopic) -> None:
     name, letters = topic(), fresh("letters")
     rows: list[dict[str, Any]] = [
         {"key": b"a", "value": b"{}"},
@@ -135,7 +135,7 @@ def test_poison_goes_to_a_topic_that_is_made_for_it_and_every_byte_of_it_is_ther
     assert prove(rig, name)[0].from_offset == 1
 
 
-def test_tolerance_none_commits_what_came_before_and_says_what_to_do(rig: Rig, topic: MakeTopic) -> None:
+def test_tolerance_none_commits_earlier_records_and_gives_a_hint(rig: Rig, topic: MakeTopic) -> None:
     name = topic()
     produce(rig, name, [b"{}"] * 50 + [b"not JSON"] + [b"{}"] * 50, key=b"k")
     for _ in range(2):  # a second start fails in the same place
@@ -150,7 +150,7 @@ def test_tolerance_none_commits_what_came_before_and_says_what_to_do(rig: Rig, t
     assert [(g.from_offset, g.to_offset) for g in prove(rig, name)] == [(50, 51)]
 
 
-def test_a_topic_of_nothing_but_poison_and_then_good_records(rig: Rig, topic: MakeTopic) -> None:
+def test_a_topic_with_only_rejected_records_followed_by_good_ones(rig: Rig, topic: MakeTopic) -> None:
     name, letters = topic(), topic()
     produce(rig, name, [b"not JSON"] * 3000)
     rig.catch_up(config(rig, name, letters))
@@ -161,14 +161,14 @@ def test_a_topic_of_nothing_but_poison_and_then_good_records(rig: Rig, topic: Ma
     assert prove(rig, name, letters) == [gap]
 
 
-def test_every_third_record_is_poison_and_the_manifest_stays_small(rig: Rig, topic: MakeTopic) -> None:
+def test_the_manifest_stays_small_if_every_third_record_is_rejected(rig: Rig, topic: MakeTopic) -> None:
     name, letters = topic(), topic()
     produce(rig, name, [b"not JSON" if n % 3 == 0 else b"{}" for n in range(30_000)])
     rig.catch_up(config(rig, name, letters, flush_size="2500"))
     assert len(prove(rig, name, letters)) < 400
 
 
-def test_a_dead_letter_that_is_too_large_for_its_topic_fails_the_partition(rig: Rig, topic: MakeTopic) -> None:
+def test_a_dead_letter_too_large_for_its_topic_fails_the_partition(rig: Rig, topic: MakeTopic) -> None:
     name, letters = topic(), topic(config={"max.message.bytes": "1000"})
     produce(rig, name, [b"{}", b"not" + b"x" * 5000, b"{}"])
     error = error_of(rig.run(config(rig, name, letters), "--until-caught-up", code=1))
@@ -230,7 +230,7 @@ def test_a_dead_letter_topic_without_rights(guarded: Rig) -> None:
 
 
 @pytest.mark.full
-def test_a_sink_that_is_killed_again_and_again_loses_no_dead_letter(rig: Rig, topic: MakeTopic) -> None:
+def test_a_repeatedly_killed_sink_loses_no_dead_letter(rig: Rig, topic: MakeTopic) -> None:
     name, letters = topic(), topic()
     path = config(rig, name, letters, segment_ms="300", errors_log_enable="true", **SOON_MISSED)
     values: list[bytes | None] = [b"not JSON" if n % 7 == 3 else b"{}" for n in range(2000)]
@@ -244,7 +244,7 @@ def test_a_sink_that_is_killed_again_and_again_loses_no_dead_letter(rig: Rig, to
 
 
 @pytest.mark.full
-def test_the_broker_goes_away_and_comes_back_while_letters_wait(guarded: Rig) -> None:
+def test_the_broker_is_unreachable_for_a_while_with_dead_letters_pending(guarded: Rig) -> None:
     """Frozen, as a network that drops everything: nothing is committed without its letters, and nothing ends."""
     name, letters = fresh("topic"), fresh("letters")
     guarded.broker.create_topic(name)
@@ -267,7 +267,7 @@ def test_the_broker_goes_away_and_comes_back_while_letters_wait(guarded: Rig) ->
 
 
 @pytest.mark.full
-def test_a_dead_letter_topic_that_is_deleted_meanwhile_fails_the_partition_and_a_start_makes_it_anew(
+def test_a_deleted_dead_letter_topic_fails_the_partition_and_is_recreated_at_the_next_start(
     rig: Rig, topic: MakeTopic
 ) -> None:
     name, letters = topic(), topic()
@@ -290,7 +290,9 @@ def test_a_dead_letter_topic_that_is_deleted_meanwhile_fails_the_partition_and_a
     assert dict(dead.headers)["__connect.errors.offset"] == b"4"
 
 
-def test_header_names_that_are_no_text_are_skipped_and_their_records_kept_elsewhere(rig: Rig, topic: MakeTopic) -> None:
+def test_records_with_undecodable_header_names_are_skipped_and_sent_to_the_dead_letter_topic(
+    rig: Rig, topic: MakeTopic
+) -> None:
     name, letters = topic(), topic()
     produce(rig, name, [b"{}"])
     bad = [(b"fine", b"1"), (b"\xff\xfe", b"2")]

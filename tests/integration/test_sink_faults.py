@@ -27,7 +27,7 @@ def rig(broker: KafkaBroker, local_s3: LocalS3Process, bucket: str, tmp_path: Pa
     return Rig(broker, local_s3, bucket, tmp_path)
 
 
-def test_a_sink_that_is_killed_again_and_again_loses_nothing_and_repeats_nothing(rig: Rig, topic: MakeTopic) -> None:
+def test_a_repeatedly_killed_sink_loses_nothing_and_repeats_nothing(rig: Rig, topic: MakeTopic) -> None:
     name = topic(partitions=3, config=FOREVER)
     random = Random(7)
     config = rig.config(name, segment_bytes=30_000, segment_ms=200, **SOON_MISSED)
@@ -42,7 +42,7 @@ def test_a_sink_that_is_killed_again_and_again_loses_nothing_and_repeats_nothing
 
 
 @pytest.mark.full
-def test_two_sinks_of_two_groups_fight_over_a_partition(rig: Rig, topic: MakeTopic) -> None:
+def test_two_sinks_of_different_groups_compete_for_a_partition(rig: Rig, topic: MakeTopic) -> None:
     name = topic(config=FOREVER)
     one = rig.config(name, name="one", segment_ms=100, flush_size=500)
     two = rig.config(name, name="two", segment_ms=100, flush_size=500)
@@ -55,7 +55,7 @@ def test_two_sinks_of_two_groups_fight_over_a_partition(rig: Rig, topic: MakeTop
 
 
 @pytest.mark.full
-def test_a_stopped_sink_that_wakes_after_another_took_over_writes_nothing_more(rig: Rig, topic: MakeTopic) -> None:
+def test_a_suspended_sink_that_resumes_after_a_takeover_writes_nothing(rig: Rig, topic: MakeTopic) -> None:
     name = topic(config=FOREVER)
     config = rig.config(name, segment_ms=100, flush_size=500, **SOON_MISSED)
     with Flow(rig, name) as flow, rig.start(config) as first:
@@ -110,7 +110,7 @@ def test_tasks_max_runs_several_processes_of_one_group(rig: Rig, topic: MakeTopi
         assert sink.end() == 0
 
 
-def test_a_store_that_is_busy_drops_answers_and_undecided_is_waited_for(
+def test_a_store_that_is_busy_and_loses_answers_is_awaited(
     rig: Rig, topic: MakeTopic, local_s3: LocalS3Process
 ) -> None:
     name = topic(partitions=2, config=FOREVER)

@@ -17,14 +17,14 @@ SEED = int(os.environ.get("KEYFOLD_SEED", "9"))
 
 @pytest.mark.full
 @pytest.mark.kafka
-def test_workers_join_leave_die_and_freeze_and_each_record_is_in_the_log_once(
+def test_each_record_is_in_the_log_once_while_workers_join_leave_die_and_freeze(
     private_broker: KafkaBroker, local_s3: LocalS3Process, bucket: str, tmp_path: Path
 ) -> None:
     rig = Rig(private_broker, local_s3, bucket, tmp_path)
     print(Storm(rig, local_s3, seed=SEED, seconds=35, per_s=1200, segment_ms=2000).run())
 
 
-def test_a_schedule_is_repeatable_from_its_seed_and_ends_what_it_begins() -> None:
+def test_a_schedule_is_repeatable_from_its_seed_and_ends_each_fault() -> None:
     steps = plan(3, 600)
     assert steps == plan(3, 600) != plan(4, 600)
     assert {step.what for step in steps} >= {"leave", "kill", "freeze", "wake", "join", "deaf", "frozen", "pause"}

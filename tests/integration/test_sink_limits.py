@@ -56,7 +56,7 @@ def test_records_of_twenty_megabytes(rig: Rig, topic: MakeTopic) -> None:
         pytest.param(Fault(ANY, status=DROP, late_ms=3000, times=-1), id="late"),
     ],
 )
-def test_a_store_in_trouble_is_waited_for(rig: Rig, topic: MakeTopic, local_s3: LocalS3Process, fault: Fault) -> None:
+def test_a_failing_store_is_awaited(rig: Rig, topic: MakeTopic, local_s3: LocalS3Process, fault: Fault) -> None:
     name = topic(partitions=4, config=FOREVER)
     told = trouble(
         rig,
@@ -72,7 +72,7 @@ def test_a_store_in_trouble_is_waited_for(rig: Rig, topic: MakeTopic, local_s3: 
 
 
 @pytest.mark.full
-def test_a_partition_that_is_throttled_without_end_holds_up_no_other(
+def test_a_permanently_throttled_partition_blocks_no_other(
     rig: Rig, topic: MakeTopic, local_s3: LocalS3Process
 ) -> None:
     name = topic(partitions=4, config=FOREVER)

@@ -104,9 +104,7 @@ def started(rig: Rig, topic: MakeTopic) -> Iterator[tuple[str, SinkProcess, Scra
         yield name, sink, scrapes
 
 
-def test_what_is_counted_is_what_was_produced_and_what_is_in_the_bucket(
-    rig: Rig, started: tuple[str, SinkProcess, Scrapes]
-) -> None:
+def test_metrics_match_the_produced_records_and_the_bucket(rig: Rig, started: tuple[str, SinkProcess, Scrapes]) -> None:
     name, sink, scrapes = started
     rows = synthetic(RECORDS, key_count=1_000, base_timestamp_ms=int(time.time() * 1000))
     assert produce_all(rig.broker.bootstrap_servers, name, rows) == RECORDS
@@ -139,7 +137,7 @@ def test_what_is_counted_is_what_was_produced_and_what_is_in_the_bucket(
 
 
 @pytest.mark.full
-def test_a_restart_that_is_asked_for_loses_no_count_and_rest_serves_the_same(
+def test_a_requested_restart_loses_no_count_and_rest_serves_the_same_metrics(
     rig: Rig, started: tuple[str, SinkProcess, Scrapes]
 ) -> None:
     name, sink, scrapes = started
@@ -167,7 +165,7 @@ def test_a_restart_that_is_asked_for_loses_no_count_and_rest_serves_the_same(
 
 
 @pytest.mark.full
-def test_counters_go_on_when_a_task_is_killed_and_the_store_s_errors_count_by_its_code(
+def test_counters_continue_when_a_task_is_killed_and_store_errors_are_counted_by_code(
     rig: Rig, local_s3: LocalS3Process, started: tuple[str, SinkProcess, Scrapes]
 ) -> None:
     name, sink, scrapes = started

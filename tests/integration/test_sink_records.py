@@ -31,7 +31,7 @@ def produce(rig: Rig, topic: str, *messages: dict[str, object], config: dict[str
     assert producer.flush(30) == 0
 
 
-def test_nulls_empties_duplicate_headers_and_tombstones_come_back_as_they_were(rig: Rig, topic: MakeTopic) -> None:
+def test_nulls_empties_duplicate_headers_and_tombstones_are_read_back_unchanged(rig: Rig, topic: MakeTopic) -> None:
     name = topic(config=FOREVER)
     produce(
         rig,
@@ -52,7 +52,7 @@ def test_nulls_empties_duplicate_headers_and_tombstones_come_back_as_they_were(r
     assert (entry.record_count, entry.tombstone_count, entry.keyless_count) == (9, 1, 2)
 
 
-def test_log_append_time_is_kept_apart_from_create_time(rig: Rig, topic: MakeTopic) -> None:
+def test_log_append_time_is_distinguished_from_create_time(rig: Rig, topic: MakeTopic) -> None:
     name = topic(config={"message.timestamp.type": "LogAppendTime"})
     produce(rig, name, {"key": b"k", "value": b"v", "timestamp": 5})
     rig.catch_up(rig.config(name))
@@ -90,9 +90,7 @@ def test_a_compacted_source_has_holes_and_the_log_has_the_same(rig: Rig, topic: 
     assert {r.offset for r in read_topic(rig.broker.bootstrap_servers, name, 0)} <= set(offsets)
 
 
-def test_aborted_transactions_are_left_out_and_catching_up_ends_behind_their_markers(
-    rig: Rig, topic: MakeTopic
-) -> None:
+def test_aborted_transactions_are_omitted_and_catching_up_ends_after_their_markers(rig: Rig, topic: MakeTopic) -> None:
     name = topic(config=FOREVER)
     producer = Producer({"bootstrap.servers": rig.broker.bootstrap_servers, "transactional.id": name})
     producer.init_transactions(30)
@@ -110,7 +108,7 @@ def test_aborted_transactions_are_left_out_and_catching_up_ends_behind_their_mar
     assert rig.manifest(name).next_offset == 306  # the last abort and its marker included
 
 
-def test_a_topic_of_nothing_but_aborted_records_is_caught_up_with(rig: Rig, topic: MakeTopic) -> None:
+def test_a_topic_with_only_aborted_records_is_caught_up(rig: Rig, topic: MakeTopic) -> None:
     name = topic(config=FOREVER)
     producer = Producer({"bootstrap.servers": rig.broker.bootstrap_servers, "transactional.id": name})
     producer.init_transactions(30)
@@ -140,7 +138,7 @@ def test_other_codecs(rig: Rig, topic: MakeTopic, codec: str) -> None:
     assert rig.prove(name) == 1000
 
 
-def test_a_segment_larger_than_a_part_goes_up_in_parts(rig: Rig, topic: MakeTopic) -> None:
+def test_a_segment_larger_than_a_part_is_uploaded_in_parts(rig: Rig, topic: MakeTopic) -> None:
     name = topic(config=FOREVER)
     rows = synthetic(13_000, key_count=5000, value_bytes=1000, partition=0)
     produce_all(rig.broker.bootstrap_servers, name, rows)
@@ -150,7 +148,7 @@ def test_a_segment_larger_than_a_part_goes_up_in_parts(rig: Rig, topic: MakeTopi
     assert entry.size_bytes > 13_000_000
 
 
-def test_an_empty_topic_is_caught_up_with_at_once(rig: Rig, topic: MakeTopic) -> None:
+def test_an_empty_topic_is_caught_up_immediately(rig: Rig, topic: MakeTopic) -> None:
     name = topic(partitions=3)
     rig.catch_up(rig.config(name))
     assert [rig.manifest(name, p).next_offset for p in range(3)] == [0, 0, 0]

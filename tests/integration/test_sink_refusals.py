@@ -134,7 +134,7 @@ def test_records_lost_while_the_sink_reads_them(rig: Rig, topic: MakeTopic) -> N
     assert manifest.record_count + lost == 2010
 
 
-def test_a_compacted_topic_that_was_left_for_longer_than_delete_retention(rig: Rig, topic: MakeTopic) -> None:
+def test_a_compacted_topic_not_read_for_longer_than_delete_retention(rig: Rig, topic: MakeTopic) -> None:
     name = topic(config={"cleanup.policy": "compact", "delete.retention.ms": "100", "min.cleanable.dirty.ratio": "1"})
     fill(rig, name)
     rig.catch_up(rig.config(name))
@@ -152,7 +152,7 @@ def test_a_compacted_topic_that_was_left_for_longer_than_delete_retention(rig: R
     assert rig.prove(name) == 110
 
 
-def test_a_quiet_compacted_topic_is_no_false_alarm(rig: Rig, topic: MakeTopic) -> None:
+def test_an_idle_compacted_topic_is_not_refused(rig: Rig, topic: MakeTopic) -> None:
     name = topic(config={"cleanup.policy": "compact", "delete.retention.ms": "100"})
     fill(rig, name)
     rig.catch_up(rig.config(name))
@@ -167,7 +167,7 @@ def test_a_missing_bucket(rig: Rig, topic: MakeTopic) -> None:
     assert "no-such-bucket-here" in error
 
 
-def test_no_rights(rig: Rig, topic: MakeTopic, local_s3: LocalS3Process) -> None:
+def test_missing_rights(rig: Rig, topic: MakeTopic, local_s3: LocalS3Process) -> None:
     local_s3.set_faults(Fault(r"^PUT ", status=403, times=-1))
     error = error_of(rig.fail(rig.config(topic())))
     assert "denied" in error.lower() or "403" in error
@@ -207,7 +207,7 @@ def test_a_wrong_key_in_the_configuration(rig: Rig, topic: MakeTopic) -> None:
 
 
 @pytest.mark.full
-def test_a_store_that_is_down_at_the_start_is_waited_for(rig: Rig, topic: MakeTopic, local_s3: LocalS3Process) -> None:
+def test_a_store_unreachable_at_the_start_is_awaited(rig: Rig, topic: MakeTopic, local_s3: LocalS3Process) -> None:
     name = topic(config=FOREVER)
     fill(rig, name)
     local_s3.set_faults(Fault(r"", status=503, times=-1))
@@ -220,7 +220,7 @@ def test_a_store_that_is_down_at_the_start_is_waited_for(rig: Rig, topic: MakeTo
 
 
 @pytest.mark.full
-def test_sigterm_while_the_store_is_down_ends_in_time_and_says_so(
+def test_sigterm_during_a_store_outage_ends_in_time_and_is_reported(
     rig: Rig, topic: MakeTopic, local_s3: LocalS3Process
 ) -> None:
     name = topic(config=FOREVER)

@@ -51,7 +51,7 @@ def get(url: str, **more: Any) -> requests.Response:
     return requests.get(url, timeout=60, **more)
 
 
-def test_a_client_of_connect_runs_a_sink_from_its_first_record_to_its_end(rig: Rig, topic: MakeTopic) -> None:
+def test_a_connect_client_runs_a_sink_from_start_to_end(rig: Rig, topic: MakeTopic) -> None:
     name = topic(partitions=2, config={"retention.ms": "-1"})
     with rig.start(guarded(rig.config(name, segment_ms=HOUR_MS, tasks_max=2))) as worker:
         url, other_url = addresses(worker)
@@ -124,9 +124,7 @@ def _without_the_token(url: str, other_url: str) -> None:
         assert get(f"{address}/health").json()["status"] == "healthy"
 
 
-def test_rights_that_are_taken_are_waited_for_and_missed_aloud(
-    rig: Rig, topic: MakeTopic, local_s3: LocalS3Process
-) -> None:
+def test_revoked_rights_are_awaited_and_reported(rig: Rig, topic: MakeTopic, local_s3: LocalS3Process) -> None:
     """A bucket that refuses everything, as with credentials that have run out: also a task that begins waits for it."""
     name = topic(config={"retention.ms": "-1"})
     config = rig.config(name, segment_ms=200, listeners="http://127.0.0.1:0")

@@ -134,7 +134,7 @@ def _landed(client: Client) -> dict[int, int]:
 
 
 @pytest.mark.full
-def test_orders_reach_every_worker_a_hanging_task_is_replaced_and_offsets_are_altered(
+def test_requests_reach_every_worker_a_hanging_task_is_replaced_and_offsets_are_altered(
     rig: Rig, topic: MakeTopic
 ) -> None:
     name = topic(partitions=PARTITIONS, config={"retention.ms": "-1"})
@@ -232,7 +232,7 @@ def test_a_worker_that_starts_while_the_sink_is_paused_reads_nothing_and_one_who
     assert rig.prove(name) == 1000
 
 
-def test_a_task_that_fails_is_said_and_kept_and_without_rest_the_worker_ends(rig: Rig, topic: MakeTopic) -> None:
+def test_a_failed_task_is_reported_and_ends_a_worker_without_a_rest_api(rig: Rig, topic: MakeTopic) -> None:
     """The bucket's name is of one that is not there."""
     name = topic()
     missing = {"s3.bucket.name": "no-such-bucket"}

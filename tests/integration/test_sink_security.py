@@ -138,7 +138,7 @@ def test_a_refusal_ends_the_task_and_says_what_to_check(
 
 
 @pytest.mark.full
-def test_a_refusal_is_found_while_looking_for_the_ends_too(rig: Rig, broker: SecureBroker, topic: str) -> None:
+def test_a_refusal_is_found_also_while_reading_the_end_offsets(rig: Rig, broker: SecureBroker, topic: str) -> None:
     keys = settings(broker, "LOGIN", **{"sasl.password": "wr0ng-one"})
     said = rig.run(write(rig, topic, keys), "--until-caught-up", code=1)
     assert "refuses the login" in said
@@ -153,7 +153,7 @@ def validate(rig: Rig, path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any,
     return code, said.out + said.err
 
 
-def test_validate_connects_and_finds_all_in_order(
+def test_validate_connects_and_finds_no_mistake(
     rig: Rig, broker: SecureBroker, topic: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write(rig, topic, settings(broker, "BOTH", **{"errors.deadletterqueue.topic.name": "dead"}))
@@ -187,7 +187,7 @@ def test_validate_connects_and_finds_all_in_order(
     ],
     ids=["password", "authority", "no broker", "no topic", "no right", "no bucket", "no registry"],
 )
-def test_validate_says_what_is_not_as_it_is_named(
+def test_validate_names_what_cannot_be_reached(
     rig: Rig,
     broker: SecureBroker,
     topic: str,

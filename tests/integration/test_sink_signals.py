@@ -84,7 +84,7 @@ def at_terminal(rig: Rig, config: Path) -> Iterator[tuple[Terminal, SinkProcess]
 
 
 @pytest.mark.full
-def test_one_ctrl_c_commits_what_was_read_and_ends_well(rig: Rig, topic: MakeTopic) -> None:
+def test_one_ctrl_c_commits_pending_records_and_exits_successfully(rig: Rig, topic: MakeTopic) -> None:
     name = topic(partitions=PARTITIONS, config=FOREVER)
     fill(rig, name)
     with at_terminal(rig, rig.config(name, **KEYS)) as (terminal, sink):
@@ -95,7 +95,9 @@ def test_one_ctrl_c_commits_what_was_read_and_ends_well(rig: Rig, topic: MakeTop
 
 
 @pytest.mark.full
-def test_two_ctrl_c_end_at_once_and_leave_no_task_behind(rig: Rig, topic: MakeTopic, local_s3: LocalS3Process) -> None:
+def test_a_second_ctrl_c_ends_immediately_and_leaves_no_task_behind(
+    rig: Rig, topic: MakeTopic, local_s3: LocalS3Process
+) -> None:
     name = topic(partitions=PARTITIONS, config=FOREVER)
     fill(rig, name)
     with at_terminal(rig, rig.config(name, **KEYS, **SOON_MISSED)) as (terminal, sink):
@@ -113,7 +115,7 @@ def test_two_ctrl_c_end_at_once_and_leave_no_task_behind(rig: Rig, topic: MakeTo
     assert rig.prove(name, PARTITIONS) == RECORDS
 
 
-def test_sigterm_to_the_worker_alone_commits_what_was_read(rig: Rig, topic: MakeTopic) -> None:
+def test_sigterm_to_only_the_worker_commits_pending_records(rig: Rig, topic: MakeTopic) -> None:
     name = topic(partitions=PARTITIONS, config=FOREVER)
     fill(rig, name)
     with rig.start(rig.config(name, **KEYS)) as sink:
@@ -125,7 +127,7 @@ def test_sigterm_to_the_worker_alone_commits_what_was_read(rig: Rig, topic: Make
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_to_the_group_of_processes_is_one_to_the_worker(
+def test_a_signal_to_the_process_group_acts_as_one_to_the_worker(
     rig: Rig, topic: MakeTopic, number: signal.Signals
 ) -> None:
     """As `timeout` and shells send it."""
@@ -140,7 +142,7 @@ def test_a_signal_to_the_group_of_processes_is_one_to_the_worker(
 
 
 @pytest.mark.full
-def test_a_signal_to_every_process_commits_what_was_read(rig: Rig, topic: MakeTopic) -> None:
+def test_a_signal_to_every_process_commits_pending_records(rig: Rig, topic: MakeTopic) -> None:
     """As systemd sends it to all of a unit, with `KillSignal=SIGINT` and `SendSIGHUP=yes`."""
     name = topic(partitions=PARTITIONS, config=FOREVER)
     fill(rig, name)
@@ -154,7 +156,7 @@ def test_a_signal_to_every_process_commits_what_was_read(rig: Rig, topic: MakeTo
 
 
 @pytest.mark.full
-def test_a_terminal_that_goes_away_ends_the_sink_and_what_was_read_is_committed(rig: Rig, topic: MakeTopic) -> None:
+def test_a_closed_terminal_ends_the_sink_after_a_commit(rig: Rig, topic: MakeTopic) -> None:
     name = topic(partitions=PARTITIONS, config=FOREVER)
     fill(rig, name)
     with at_terminal(rig, rig.config(name, **KEYS)) as (terminal, sink):

@@ -36,7 +36,7 @@ def fill(broker: KafkaBroker, topic: str, count: int, partition: int = 0) -> Non
     produce_all(broker.bootstrap_servers, topic, rows)
 
 
-def test_a_member_without_partitions_runs_rightly_idle(broker: KafkaBroker, topic: MakeTopic, task: MakeTask) -> None:
+def test_a_member_without_partitions_is_running_and_idle(broker: KafkaBroker, topic: MakeTopic, task: MakeTask) -> None:
     name = topic()
     first = task(topics=name, name=name)
     first.until(lambda: first.last.state is RunState.RUNNING and first.keys == {(name, 0)})
@@ -46,7 +46,7 @@ def test_a_member_without_partitions_runs_rightly_idle(broker: KafkaBroker, topi
     assert len(second.keys) + len(first.keys) == 1
 
 
-def test_nothing_is_read_while_paused_whatever_the_group_does_meanwhile(
+def test_nothing_is_read_while_paused_also_during_rebalances(
     broker: KafkaBroker, topic: MakeTopic, task: MakeTask
 ) -> None:
     name = topic(2)
@@ -79,7 +79,7 @@ def test_nothing_is_read_while_paused_whatever_the_group_does_meanwhile(
     assert first.offsets((name, 1)) == list(range(200))
 
 
-def test_the_lag_is_seen_while_nothing_is_read(broker: KafkaBroker, topic: MakeTopic, task: MakeTask) -> None:
+def test_the_lag_is_known_while_nothing_is_read(broker: KafkaBroker, topic: MakeTopic, task: MakeTask) -> None:
     """The client's watermarks stand still while it does not fetch; then the cluster is asked."""
     name = topic()
     fill(broker, name, 100)
@@ -92,7 +92,7 @@ def test_the_lag_is_seen_while_nothing_is_read(broker: KafkaBroker, topic: MakeT
     one.until(lambda: one.partition((name, 0)).lag_records == 50)
 
 
-def test_a_flush_that_was_asked_for_commits_before_the_segment_is_due(
+def test_a_requested_flush_commits_before_the_segment_is_due(
     broker: KafkaBroker, topic: MakeTopic, task: MakeTask
 ) -> None:
     name = topic()
@@ -107,7 +107,7 @@ def test_a_flush_that_was_asked_for_commits_before_the_segment_is_due(
     one.until(lambda: one.partition((name, 0)).oldest_record_ms == -1)
 
 
-def test_a_transaction_holds_a_partition_up_only_while_it_is_open_and_leaves_no_lag(
+def test_a_transaction_blocks_a_partition_only_while_open_and_leaves_no_lag(
     broker: KafkaBroker, topic: MakeTopic, task: MakeTask
 ) -> None:
     """Its marker is an offset that no reader gets; the log's end moves over it all the same."""
@@ -139,7 +139,7 @@ def test_new_partitions_are_read_from_their_first_record(broker: KafkaBroker, to
     assert one.offsets((name, 2)) == list(range(40))
 
 
-def test_topics_that_match_are_found_while_the_task_runs_and_lost_ones_do_no_harm(
+def test_new_matching_topics_are_found_and_deleted_ones_are_ignored(
     broker: KafkaBroker, topic: MakeTopic, task: MakeTask
 ) -> None:
     base = topic()
@@ -171,7 +171,7 @@ def test_a_topic_that_is_missing_is_named_and_read_once_it_is_there(
     one.until(lambda: one.last.trace == "")
 
 
-def test_a_static_member_comes_back_to_its_partitions_and_nobody_else_is_disturbed(
+def test_a_static_member_returns_to_its_partitions_without_a_rebalance(
     broker: KafkaBroker, topic: MakeTopic, task: MakeTask
 ) -> None:
     name = topic(2)
@@ -192,7 +192,7 @@ def test_a_static_member_comes_back_to_its_partitions_and_nobody_else_is_disturb
     assert second.task._group.assigned[next(iter(others))] is owner, "the other one had to claim again"
 
 
-def test_two_members_of_one_name_end_one_of_them_and_say_what_to_do(
+def test_of_two_members_with_one_name_one_ends_with_a_hint(
     broker: KafkaBroker, topic: MakeTopic, task: MakeTask
 ) -> None:
     name = topic()
@@ -206,7 +206,7 @@ def test_two_members_of_one_name_end_one_of_them_and_say_what_to_do(
 
 
 @pytest.mark.full
-def test_a_task_that_the_group_has_forgotten_is_not_running_until_it_is_a_member_again(
+def test_an_expelled_task_is_not_running_until_it_rejoins_the_group(
     private_broker: KafkaBroker,
 ) -> None:
     name = fresh("topic")
@@ -226,7 +226,7 @@ def test_a_task_that_the_group_has_forgotten_is_not_running_until_it_is_a_member
         one.until(lambda: one.last.trace == "")
 
 
-def test_brokers_that_cannot_be_reached_are_named(task: MakeTask) -> None:
+def test_unreachable_brokers_are_named(task: MakeTask) -> None:
     one = task(topics="t", name="nowhere", bootstrap__servers="127.0.0.1:1")
     one.until(lambda: "Kafka:" in one.last.trace)
     assert one.last.state is RunState.UNASSIGNED

@@ -42,7 +42,7 @@ def fill(rig: Rig, topic: str, count: int, partition: int = 0) -> None:
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("is_committed", [True, False])
-def test_a_transaction_that_ends_is_waited_for_with_what_lies_behind_it(
+def test_a_transaction_that_ends_is_awaited_with_the_records_after_it(
     rig: Rig, topic: MakeTopic, is_committed: bool
 ) -> None:
     name = topic(config=FOREVER)
@@ -61,9 +61,7 @@ def test_a_transaction_that_ends_is_waited_for_with_what_lies_behind_it(
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("tasks", [1, 2])
-def test_a_transaction_that_nobody_ends_is_named_and_has_an_exit_code_of_its_own(
-    rig: Rig, topic: MakeTopic, tasks: int
-) -> None:
+def test_an_abandoned_transaction_is_named_and_has_its_own_exit_code(rig: Rig, topic: MakeTopic, tasks: int) -> None:
     name = topic(partitions=2, config=FOREVER)
     fill(rig, name, 50)
     fill(rig, name, 70, partition=1)
@@ -80,7 +78,7 @@ def test_a_transaction_that_nobody_ends_is_named_and_has_an_exit_code_of_its_own
     assert rig.manifest(name).next_offset == 71  # the abort's marker included
 
 
-def test_markers_and_aborted_records_at_the_end_are_no_reason_to_wait(rig: Rig, topic: MakeTopic) -> None:
+def test_catching_up_does_not_wait_for_markers_and_aborted_records_at_the_end(rig: Rig, topic: MakeTopic) -> None:
     name = topic(config=FOREVER)
     fill(rig, name, 10)
     producer = open_transaction(rig, name)

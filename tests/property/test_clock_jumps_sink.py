@@ -63,6 +63,6 @@ def life(whose: str, at: int, by_ms: int) -> int:
 
 @pytest.mark.parametrize("by_ms", BOTH_WAYS)
 @pytest.mark.parametrize("whose", ["store", "process", "both"])
-def test_a_clock_that_jumps_at_a_call_of_a_sink_loses_repeats_and_holds_up_nothing(whose: str, by_ms: int) -> None:
+def test_a_clock_jump_at_any_call_of_a_sink_loses_repeats_and_blocks_nothing(whose: str, by_ms: int) -> None:
     for at in range(1, life(whose, 1 << 60, 0) + 1, 3):
         life(whose, at, by_ms)

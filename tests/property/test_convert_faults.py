@@ -97,7 +97,7 @@ class FaultyStore(MemoryStore):
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(8))
-def test_every_batch_is_judged_in_the_end_and_no_record_passes_whose_schema_is_not_kept(
+def test_every_batch_is_checked_eventually_and_no_record_passes_before_its_schema_is_archived(
     seed: int,
 ) -> None:
     random, store = Random(seed), FaultyStore(seed)

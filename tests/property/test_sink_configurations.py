@@ -56,7 +56,7 @@ def tame(values: dict[str, str]) -> dict[str, str]:
 @pytest.mark.sharded
 @settings(max_examples=150)
 @given(st.dictionaries(keys, st.one_of(plain, secret), max_size=12))
-def test_every_configuration_gets_an_answer_without_secrets(values: dict[str, str]) -> None:
+def test_every_configuration_gets_a_response_without_secrets(values: dict[str, str]) -> None:
     written = {
         key: SECRET if is_secret_key(key) and "${" not in value else value for key, value in tame(values).items()
     }
@@ -71,7 +71,7 @@ def test_every_configuration_gets_an_answer_without_secrets(values: dict[str, st
 
 
 @given(st.dictionaries(keys, plain, max_size=6))
-def test_what_is_shown_means_what_was_given(values: dict[str, str]) -> None:
+def test_a_shown_configuration_equals_the_given_one(values: dict[str, str]) -> None:
     base = {"name": "users", "bootstrap.servers": "h:1", "topics": "users", "s3.bucket.name": "log"}
     options = SinkOptions.examine({**base, **tame(values)}).options
     if options is not None:

@@ -98,13 +98,13 @@ class SinkTaskMachine(RuleBasedStateMachine):
         self.machine.settle()
 
 
-def test_a_task_keeps_its_promises_whatever_happens_in_whatever_order(sharded: Sharded) -> None:
+def test_a_task_keeps_its_invariants_under_any_sequence_of_events(sharded: Sharded) -> None:
     run_machine(SinkTaskMachine, *as_asked(len(sharded(range(40))), 30), [Phase.explicit, Phase.generate])
 
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(int(os.environ.get("KEYFOLD_MACHINE_WALKS", "12"))))
-def test_a_long_walk_ends_with_every_record_in_its_log_once(seed: int) -> None:
+def test_every_record_is_in_its_log_once_after_a_long_random_walk(seed: int) -> None:
     machine = TaskMachine()
     machine.walk(Random(seed), steps=150)
     machine.settle()

@@ -179,7 +179,7 @@ def live(make: MakeValidationRig, steps: list[Step]) -> None:
 @pytest.mark.sharded
 @settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=st.lists(STEPS, min_size=3, max_size=40))
-def test_every_offset_is_in_one_place(make: MakeValidationRig, steps: list[Step]) -> None:
+def test_every_offset_is_a_record_a_gap_or_uncommitted(make: MakeValidationRig, steps: list[Step]) -> None:
     live(make, steps)
 
 

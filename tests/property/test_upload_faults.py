@@ -81,7 +81,7 @@ UPLOAD_CALLS = [call for call in calls() if call.operation in MOVING and call.ke
 CASES = [pytest.param(fault, id=f"{fault.at}-{fault.kind.value}") for fault in every_fault(UPLOAD_CALLS)]
 
 
-def test_the_cases_are_about_uploads_of_many_parts() -> None:
+def test_the_cases_upload_in_many_parts() -> None:
     count = Counter(call.operation for call in UPLOAD_CALLS)
     assert count["start_upload"] == count["upload.complete"] == UNITS
     assert count["upload.write"] >= 3 * UNITS
@@ -123,7 +123,7 @@ def test_a_request_that_lands_after_the_next_run_changes_nothing(fault: Fault) -
 
 @pytest.mark.parametrize("operation", ["start_upload", "upload.write", "upload.complete"])
 @pytest.mark.parametrize("kind", [FaultKind.UNAVAILABLE, FaultKind.LOST_ANSWER])
-def test_a_store_that_stays_away_fails_the_partition_and_leaves_what_can_be_collected(
+def test_an_unreachable_store_fails_the_partition_and_leaves_only_garbage_that_gc_finds(
     operation: str, kind: FaultKind
 ) -> None:
     store, clock = prepared()
@@ -141,7 +141,7 @@ def test_a_store_that_stays_away_fails_the_partition_and_leaves_what_can_be_coll
     finish(store, clock)
 
 
-def test_an_upload_that_the_store_has_lost_is_made_again_under_another_name() -> None:
+def test_a_lost_upload_is_repeated_under_another_name() -> None:
     store, clock = prepared()
 
     def lose(call: Call) -> None:
@@ -157,7 +157,7 @@ def test_an_upload_that_the_store_has_lost_is_made_again_under_another_name() ->
     finish(store, clock)
 
 
-def test_a_store_that_loses_every_upload_is_not_asked_for_ever() -> None:
+def test_a_store_that_loses_every_upload_is_not_retried_for_ever() -> None:
     store, clock = prepared()
     faulty = FaultyStore(
         store, [Fault(lambda call: call.operation == "upload.complete", FaultKind.CONFLICT, times=10**6)]
@@ -168,7 +168,7 @@ def test_a_store_that_loses_every_upload_is_not_asked_for_ever() -> None:
     finish(store, clock)
 
 
-def test_a_killed_compactors_parts_go_with_the_next_claim() -> None:
+def test_a_killed_compactors_parts_are_removed_by_the_next_claim() -> None:
     store, clock = prepared()
     kill = Fault(lambda call: call.operation == "upload.complete", FaultKind.CRASH_BEFORE)
     with contextlib.suppress(SimulatedCrash):
@@ -180,7 +180,7 @@ def test_a_killed_compactors_parts_go_with_the_next_claim() -> None:
     assert list(store.list_uploads("")) == []
 
 
-def test_a_paused_compactor_whose_parts_were_collected_cannot_commit() -> None:
+def test_a_paused_compactor_whose_parts_were_deleted_cannot_commit() -> None:
     """It sleeps before it completes; another takes over, cleans and collects; it wakes."""
     store, clock = prepared()
 

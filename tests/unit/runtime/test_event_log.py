@@ -51,7 +51,7 @@ def test_an_event_is_one_json_object_with_its_fields() -> None:
     }
 
 
-def test_the_level_is_ours_and_libraries_speak_from_warning_up() -> None:
+def test_the_level_applies_to_keyfold_and_libraries_log_warnings() -> None:
     stream = io.StringIO()
     event_log.configure(json=True, level="debug", stream=stream)
     event_log.get_logger("keyfold.x").debug("ours")
@@ -63,7 +63,7 @@ def test_the_level_is_ours_and_libraries_speak_from_warning_up() -> None:
     assert len(rows(stream)) == 2
 
 
-def test_the_level_holds_for_every_package_that_is_installed() -> None:
+def test_the_level_applies_to_every_package_of_keyfold() -> None:
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
         "root_packages"
     ]
@@ -76,7 +76,7 @@ def test_the_level_holds_for_every_package_that_is_installed() -> None:
     )
 
 
-def test_an_error_tells_its_kind_and_its_hint() -> None:
+def test_an_error_is_logged_with_its_kind_and_hint() -> None:
     stream = io.StringIO()
     event_log.configure(json=True, stream=stream)
     error = StoreUnavailable("t/_manifest.avro", "no answer", hint="it is repeated")
@@ -87,7 +87,7 @@ def test_an_error_tells_its_kind_and_its_hint() -> None:
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_tracebacks_and_fields_hold_no_secret(as_json: bool) -> None:
+def test_tracebacks_and_fields_contain_no_secret(as_json: bool) -> None:
     stream = io.StringIO()
     event_log.configure(json=as_json, stream=stream)
     password = "hunter" + "2"
@@ -105,7 +105,7 @@ def test_an_unknown_level_is_a_configuration_error() -> None:
         event_log.configure(json=True, level="loud")
 
 
-def test_a_level_in_connects_words_reaches_a_logger_and_what_is_below_it() -> None:
+def test_a_level_applies_to_a_logger_and_its_descendants() -> None:
     stream = io.StringIO()
     event_log.configure(json=True, stream=stream)
     log = event_log.get_logger("keyfold.levels.deep")
@@ -119,14 +119,14 @@ def test_a_level_in_connects_words_reaches_a_logger_and_what_is_below_it() -> No
     assert [row["event"] for row in rows(stream)] == ["fine"]
 
 
-def test_only_whole_names_are_below_a_logger() -> None:
+def test_descendants_are_found_by_whole_name_components() -> None:
     event_log.get_logger("keyfold.near").info("made")
     before = event_log.get_level("keyfold.near")
     assert "keyfold.near" not in event_log.set_level("keyfold.ne", "ERROR")
     assert event_log.get_level("keyfold.near") == before
 
 
-def test_the_root_is_named_and_a_logger_that_nobody_asked_for_is_not_there() -> None:
+def test_the_root_logger_is_listed_and_a_logger_without_a_level_is_not() -> None:
     event_log.configure(json=True, stream=io.StringIO())
     assert event_log.set_levels()["root"] == "WARN"
     assert event_log.set_levels()["keyfold"] == "INFO"

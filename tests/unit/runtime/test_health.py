@@ -38,7 +38,7 @@ def liveness(clock: ManualClock) -> Liveness:
     return found
 
 
-def test_who_starts_is_alive_and_not_ready_whatever_the_store_says(clock: ManualClock) -> None:
+def test_a_starting_process_is_alive_and_not_ready_whatever_the_store_answers(clock: ManualClock) -> None:
     liveness = Liveness(clock, QUIET_MAX_S)
     liveness.answered()
     assert liveness.live().is_good
@@ -47,18 +47,20 @@ def test_who_starts_is_alive_and_not_ready_whatever_the_store_says(clock: Manual
     assert liveness.ready().is_good
 
 
-def test_who_has_just_begun_is_alive_and_not_ready(liveness: Liveness) -> None:
+def test_a_process_is_alive_and_not_ready_before_the_stores_first_answer(liveness: Liveness) -> None:
     assert liveness.live().is_good
     assert not liveness.ready().is_good
     assert liveness.ready().why == "the store has not answered yet"
 
 
-def test_who_was_answered_is_ready(liveness: Liveness) -> None:
+def test_a_process_is_ready_after_an_answer(liveness: Liveness) -> None:
     liveness.answered()
     assert liveness.ready().is_good
 
 
-def test_silence_beyond_the_bound_is_death_and_a_sign_of_life_undoes_it(liveness: Liveness, clock: ManualClock) -> None:
+def test_no_progress_beyond_the_limit_is_not_alive_until_progress_resumes(
+    liveness: Liveness, clock: ManualClock
+) -> None:
     liveness.answered()
     clock.sleep(QUIET_MAX_S)
     assert liveness.live().is_good
@@ -71,14 +73,16 @@ def test_silence_beyond_the_bound_is_death_and_a_sign_of_life_undoes_it(liveness
     assert liveness.ready().is_good
 
 
-def test_work_that_goes_on_is_alive_however_long_it_takes(liveness: Liveness, clock: ManualClock) -> None:
+def test_a_process_that_makes_progress_is_alive_however_long_its_work_takes(
+    liveness: Liveness, clock: ManualClock
+) -> None:
     for _ in range(50):
         clock.sleep(QUIET_MAX_S - 1)
         liveness.moved()
     assert liveness.live().is_good
 
 
-def test_of_several_loops_the_most_silent_one_counts(liveness: Liveness, clock: ManualClock) -> None:
+def test_the_loop_longest_without_progress_decides(liveness: Liveness, clock: ManualClock) -> None:
     liveness.moved("replica dr")
     clock.sleep(QUIET_MAX_S + 1)
     liveness.moved()
@@ -88,7 +92,9 @@ def test_of_several_loops_the_most_silent_one_counts(liveness: Liveness, clock: 
     liveness.over("replica dr")
 
 
-def test_a_store_is_away_when_it_is_asked_in_vain_for_a_while(liveness: Liveness, clock: ManualClock) -> None:
+def test_a_process_is_not_ready_if_the_store_has_not_answered_for_a_while(
+    liveness: Liveness, clock: ManualClock
+) -> None:
     liveness.answered()
     liveness.unanswered("503")
     assert liveness.ready().is_good, "one lost answer is no outage"
@@ -100,18 +106,18 @@ def test_a_store_is_away_when_it_is_asked_in_vain_for_a_while(liveness: Liveness
     assert liveness.ready().is_good
 
 
-def test_who_does_not_ask_the_store_does_not_miss_it(liveness: Liveness, clock: ManualClock) -> None:
+def test_a_process_without_requests_stays_ready(liveness: Liveness, clock: ManualClock) -> None:
     liveness.answered()
     clock.sleep(QUIET_MAX_S)
     assert liveness.ready().is_good
 
 
-def test_a_store_that_never_answered_says_why(liveness: Liveness) -> None:
+def test_a_store_that_never_answered_is_named_with_its_error(liveness: Liveness) -> None:
     liveness.unanswered("no route to host")
     assert liveness.ready().why == "the store has not answered yet: no route to host"
 
 
-def test_a_turn_that_failed_makes_unready_until_one_succeeds(liveness: Liveness) -> None:
+def test_a_failed_run_makes_a_process_unready_until_one_succeeds(liveness: Liveness) -> None:
     liveness.answered()
     liveness.turned("Spark did not start")
     assert liveness.ready().why == "the last run failed: Spark did not start"
@@ -120,7 +126,7 @@ def test_a_turn_that_failed_makes_unready_until_one_succeeds(liveness: Liveness)
     assert liveness.ready().is_good
 
 
-def test_who_was_told_to_end_is_alive_and_not_ready(clock: ManualClock) -> None:
+def test_a_stopping_process_is_alive_and_not_ready(clock: ManualClock) -> None:
     stop = threading.Event()
     liveness = Liveness(clock, QUIET_MAX_S, stop.is_set)
     liveness.begun()
@@ -146,7 +152,7 @@ class Heard:
         self.said.append(why)
 
 
-def test_every_call_is_heard_and_does_what_it_does(clock: ManualClock) -> None:
+def test_every_store_call_is_observed_and_passed_through(clock: ManualClock) -> None:
     heard = Heard()
     inner = MemoryStore(clock=clock)
     store = ObservedStore(inner, heard)
@@ -168,7 +174,7 @@ def test_every_call_is_heard_and_does_what_it_does(clock: ManualClock) -> None:
 
 
 @pytest.mark.parametrize("error", [ObjectNotFound, AccessDenied])
-def test_a_refusal_is_an_answer(error: type[ObjectNotFound | AccessDenied]) -> None:
+def test_a_refusal_counts_as_an_answer(error: type[ObjectNotFound | AccessDenied]) -> None:
     class Refusing(MemoryStore):
         def head(self, key: str) -> Any:
             raise error(key, "no")
@@ -179,7 +185,7 @@ def test_a_refusal_is_an_answer(error: type[ObjectNotFound | AccessDenied]) -> N
     assert heard.said == ["answered"]
 
 
-def test_no_answer_is_heard_also_in_the_middle_of_a_listing(clock: ManualClock) -> None:
+def test_a_missing_answer_is_observed_also_in_the_middle_of_a_listing(clock: ManualClock) -> None:
     inner = MemoryStore(clock=clock)
     inner.put("a", b"", Create())
     faulty = FaultyStore(inner, [Fault(lambda _: True, FaultKind.UNAVAILABLE, times=10**9)])
@@ -193,7 +199,7 @@ def test_no_answer_is_heard_also_in_the_middle_of_a_listing(clock: ManualClock) 
     assert "answered" not in heard.said
 
 
-def test_a_bucket_that_is_not_there_does_not_answer() -> None:
+def test_a_missing_bucket_counts_as_no_answer() -> None:
     class Missing(MemoryStore):
         def get(self, key: str, max_bytes: int | None = None) -> Any:
             raise BucketMissing(key, "no such bucket")
@@ -217,7 +223,7 @@ def asked(port: int, path: str) -> tuple[int, dict[str, Any]]:
             return error.code, json.loads(error.read())
 
 
-def test_probes_are_answered_beside_metrics(liveness: Liveness) -> None:
+def test_probes_are_answered_on_the_metrics_port(liveness: Liveness) -> None:
     with serving(CollectorRegistry(), "127.0.0.1", 0, liveness) as port:
         assert asked(port, "/health/live") == (200, {"status": "alive", "message": "last progress 0 s ago"})
         unready = {"error_code": 503, "status": "not ready", "message": "the store has not answered yet"}
@@ -229,7 +235,7 @@ def test_probes_are_answered_beside_metrics(liveness: Liveness) -> None:
                 assert answer.headers["Content-Type"].startswith("text/plain")
 
 
-def test_a_probe_waits_for_no_scrape(liveness: Liveness) -> None:
+def test_a_probe_does_not_wait_for_a_scrape(liveness: Liveness) -> None:
     begun, may_end = threading.Event(), threading.Event()
 
     class Slow:
@@ -251,7 +257,7 @@ def test_a_probe_waits_for_no_scrape(liveness: Liveness) -> None:
         scrape.join()
 
 
-def test_idle_connections_keep_no_probe_out_and_hold_few_threads(liveness: Liveness) -> None:
+def test_idle_connections_block_no_probe_and_hold_few_threads(liveness: Liveness) -> None:
     with (
         serving(CollectorRegistry(), "127.0.0.1", 0, liveness) as port,
         contextlib.ExitStack() as held,

@@ -23,7 +23,7 @@ from tests.support.cleaning import PLACE, Sink, load, record, retry_policy
 KIB = 1024
 
 
-def test_the_next_range_is_under_way_while_one_is_used() -> None:
+def test_the_next_range_is_fetched_while_one_is_used() -> None:
     begun = {number: threading.Event() for number in range(3)}
 
     def fetch(start: int, length: int) -> bytes:
@@ -38,7 +38,7 @@ def test_the_next_range_is_under_way_while_one_is_used() -> None:
         assert ahead(2, FETCH_BYTES) == bytes([2]) * FETCH_BYTES
 
 
-def test_small_ranges_are_fetched_some_at_a_time() -> None:
+def test_small_ranges_are_fetched_in_groups() -> None:
     together = threading.Barrier(FETCH_THREADS)
 
     def fetch(start: int, length: int) -> bytes:
@@ -50,14 +50,14 @@ def test_small_ranges_are_fetched_some_at_a_time() -> None:
         assert [ahead(*each) for each in ranges] == [bytes([start]) * 5 for start, _ in ranges]
 
 
-def test_nothing_is_fetched_before_the_first_range_is_asked_for() -> None:
+def test_nothing_is_fetched_before_the_first_range_is_requested() -> None:
     asked: list[int] = []
     with FetchAhead(lambda start, _: asked.append(start) or b"", [(0, 1)]):  # type: ignore[func-returns-value]
         pass
     assert asked == []
 
 
-def test_a_fetch_that_is_under_way_has_ended_when_the_task_goes_on() -> None:
+def test_a_pending_fetch_ends_before_the_task_continues() -> None:
     ended: list[int] = []
     begun, release = threading.Event(), threading.Event()
 
@@ -76,7 +76,7 @@ def test_a_fetch_that_is_under_way_has_ended_when_the_task_goes_on() -> None:
     assert ended == [0, 1]
 
 
-def test_what_fails_ahead_comes_out_in_its_turn() -> None:
+def test_an_error_of_a_fetch_ahead_is_raised_at_its_range() -> None:
     def fetch(start: int, length: int) -> bytes:
         if start:
             raise StoreUnavailable("key", "503")
@@ -99,7 +99,7 @@ def test_pieces_are_sent_in_order_and_in_batches() -> None:
     assert all(len(batch) >= SEND_BYTES for batch in batches[:-1])
 
 
-def test_what_fails_behind_comes_out_and_nothing_follows_it() -> None:
+def test_an_error_of_sending_is_raised_and_nothing_is_sent_after_it() -> None:
     sent: list[int] = []
 
     def send(pieces: list[bytes]) -> None:
@@ -151,7 +151,7 @@ def memory() -> MemoryStore:
     return MemoryStore("test", ManualClock(), min_part_bytes=1)
 
 
-def test_a_unit_is_the_same_bytes_and_requests_with_and_without_overlap() -> None:
+def test_a_unit_has_the_same_bytes_and_requests_with_and_without_overlap() -> None:
     plain, entry = rewritten(memory(), [], 2**60)
     beside, other = rewritten(memory(), [], 0)
     assert other.checksum == entry.checksum
@@ -173,21 +173,21 @@ def test_a_unit_is_the_same_bytes_and_requests_with_and_without_overlap() -> Non
         ("upload.complete", FaultKind.LOST_ANSWER),
     ],
 )
-def test_a_request_beside_the_work_is_repeated_like_any_other(operation: str, kind: FaultKind) -> None:
+def test_a_background_request_is_retried_like_any_other(operation: str, kind: FaultKind) -> None:
     _, entry = rewritten(memory(), [], 2**60)
     _, other = rewritten(memory(), [Fault(lambda call: call.operation == operation, kind, times=2)], 0)
     assert other.checksum == entry.checksum
 
 
 @pytest.mark.parametrize("operation", ["get_range", "upload.write"])
-def test_a_process_that_dies_beside_the_work_is_dead(operation: str) -> None:
+def test_a_crash_in_a_background_request_ends_the_process(operation: str) -> None:
     before = set(threading.enumerate())
     with pytest.raises(SimulatedCrash):
         rewritten(memory(), [Fault(lambda call: call.operation == operation, FaultKind.CRASH_BEFORE)], 0)
     assert not [t for t in set(threading.enumerate()) - before if t.name.startswith("keyfold-")]
 
 
-def test_an_upload_that_fails_for_good_is_given_up() -> None:
+def test_an_upload_that_fails_permanently_is_aborted() -> None:
     inner = memory()
     unit, masks = job(inner)
     store = FaultyStore(inner, [Fault(lambda c: c.operation == "upload.write", FaultKind.UNAVAILABLE, times=10**6)])

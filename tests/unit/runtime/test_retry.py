@@ -26,7 +26,7 @@ class Call:
         return "answer"
 
 
-def test_retriable_errors_are_retried_and_others_are_raised_at_once() -> None:
+def test_retriable_errors_are_retried_and_others_are_raised_immediately() -> None:
     policy = RetryPolicy(ManualClock(), Random(1))
     assert policy.repeat(Call(AWAY, AWAY)) == "answer"
     refused = Call(AWAY, ObjectNotFound("k", "gone"))
@@ -58,7 +58,7 @@ def test_a_limit_of_zero_means_one_attempt() -> None:
     assert call.made == 1
 
 
-def test_the_caller_waits_hears_of_failures_and_ends_the_attempts() -> None:
+def test_the_caller_chooses_the_wait_gets_the_failures_and_can_end_the_attempts() -> None:
     heard: list[tuple[str, float]] = []
     waited: list[float] = []
 

@@ -35,7 +35,7 @@ _IN_A_PROCESS = textwrap.dedent(
 
 
 @pytest.mark.parametrize("when", ["in its lock", "outside of it"])
-def test_a_signal_sets_the_event_and_its_repetition_is_told(when: str) -> None:
+def test_a_signal_sets_the_event_and_its_repetition_is_reported(when: str) -> None:
     """A handler that set the event by itself waited for itself for ever: the process took no further signal."""
     done = subprocess.run(
         [sys.executable, "-c", _IN_A_PROCESS, when], capture_output=True, text=True, timeout=120, check=True
@@ -43,7 +43,7 @@ def test_a_signal_sets_the_event_and_its_repetition_is_told(when: str) -> None:
     assert done.stdout.split() == ["again", "SIGTERM"]
 
 
-def test_the_same_signal_again_ends_the_process() -> None:
+def test_a_second_signal_of_the_same_kind_ends_the_process() -> None:
     """Another signal does not: a supervisor may send two kinds at once."""
     code = (
         "import signal\n"
@@ -61,7 +61,7 @@ def test_the_same_signal_again_ends_the_process() -> None:
     assert done.stdout.split() == ["stopping"]
 
 
-def test_in_another_thread_no_handler_is_installed() -> None:
+def test_no_handler_is_installed_outside_the_main_thread() -> None:
     """A notebook's runner calls from a thread, where Python refuses handlers."""
     before = signal.getsignal(signal.SIGTERM)
     with ThreadPoolExecutor(1) as pool:

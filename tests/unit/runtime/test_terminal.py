@@ -21,12 +21,12 @@ ATTACKS = ("\x1b]0;owned\x07", "\x1b[2J", "\x9b31m", "\u202egnp.exe", "a\nerror:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_nothing_but_printable_characters_is_left(attack: str) -> None:
+def test_only_printable_characters_remain(attack: str) -> None:
     assert escaped(f"key {attack}\tvalue").replace("\t", "").isprintable()
 
 
 @given(st.text(st.characters(exclude_categories=[])))
-def test_escapes_are_those_of_json(text: str) -> None:
+def test_characters_are_escaped_as_in_json(text: str) -> None:
     inside = text.replace("\\", "").replace('"', "").replace("\t", "")
     assert json.loads(f'"{escaped(inside)}"') == inside
 
@@ -44,7 +44,7 @@ def test_a_line_and_a_document_are_printed_escaped(attack: str, capsys: pytest.C
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_a_logged_event_for_people_is_escaped(attack: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_event_in_the_text_log_is_escaped(attack: str, capsys: pytest.CaptureFixture[str]) -> None:
     event_log.configure(json=False)
     try:
         try:

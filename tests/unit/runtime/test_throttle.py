@@ -30,7 +30,7 @@ HEADS = 1_500
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 8])
-def test_over_twenty_seconds_the_rate_is_kept_and_used(tasks: int) -> None:
+def test_the_rate_is_neither_exceeded_nor_wasted_over_twenty_seconds(tasks: int) -> None:
     """Tasks take turns on one clock: whoever is ready first asks next."""
     clock = ManualClock()
     bucket = TokenBucket(RATE, clock)
@@ -111,14 +111,14 @@ def test_no_second_has_more_than_1_3_times_the_rate(tasks: int, rate: float) -> 
     assert most_within(sorted(run.moves), 1.0) <= 1.3 * rate
 
 
-def test_a_request_is_let_through_at_once_and_the_next_one_pays() -> None:
+def test_a_request_passes_immediately_and_the_next_one_waits() -> None:
     clock = ManualClock()
     bucket = TokenBucket(1_000, clock)
     assert bucket.reserve(50_000) == 0.0
     assert bucket.reserve(1) == pytest.approx(50 - BURST_S)
 
 
-def test_idle_time_is_forgotten_but_for_a_twentieth_of_a_second() -> None:
+def test_idle_time_gives_at_most_a_twentieth_of_a_second_of_credit() -> None:
     clock = ManualClock()
     bucket = TokenBucket(1_000, clock)
     clock.advance(3_600_000)
@@ -127,7 +127,7 @@ def test_idle_time_is_forgotten_but_for_a_twentieth_of_a_second() -> None:
     assert bucket.reserve(1) == pytest.approx(1.0)
 
 
-def test_what_is_given_back_is_there_for_others() -> None:
+def test_returned_bytes_are_available_to_others() -> None:
     clock = ManualClock()
     bucket = TokenBucket(1_000, clock)
     bucket.reserve(5_000)
@@ -136,7 +136,7 @@ def test_what_is_given_back_is_there_for_others() -> None:
     assert bucket.granted_bytes == 1_001
 
 
-def test_a_pacer_takes_slices_waits_and_gives_the_rest_back() -> None:
+def test_a_pacer_takes_slices_waits_and_returns_the_rest() -> None:
     clock = ManualClock()
     bucket = TokenBucket(10_000_000, clock)
     pacer = BudgetPacer(bucket, clock, 10_000_000)
@@ -148,7 +148,7 @@ def test_a_pacer_takes_slices_waits_and_gives_the_rest_back() -> None:
     assert bucket.granted_bytes == 655_360
 
 
-def test_what_is_owed_is_waited_for_with_the_next_bytes_or_booked_at_the_end() -> None:
+def test_owed_bytes_delay_the_next_ones_or_are_booked_at_the_end() -> None:
     asked: list[int] = []
 
     class Budget:
@@ -172,7 +172,7 @@ def test_what_is_owed_is_waited_for_with_the_next_bytes_or_booked_at_the_end() -
     assert pacer.paced_bytes == sum(asked)
 
 
-def test_what_is_owed_is_told_while_another_thread_waits() -> None:
+def test_owed_bytes_are_reported_while_another_thread_waits() -> None:
     class Waiting(ManualClock):
         def sleep(self, seconds: float) -> None:
             super().sleep(seconds)
@@ -185,7 +185,7 @@ def test_what_is_owed_is_told_while_another_thread_waits() -> None:
     assert pacer.wait_s > 0
 
 
-def test_a_piece_is_asked_for_at_once() -> None:
+def test_a_piece_is_requested_in_one_grant() -> None:
     """Two tasks that get halves of their pieces in turn would move both pieces together."""
     asked: list[int] = []
 
@@ -200,7 +200,7 @@ def test_a_piece_is_asked_for_at_once() -> None:
     assert asked == [20_000, 100_000 - 19_999]
 
 
-def test_slices_and_pieces_are_short_at_the_whole_rate_and_bounded() -> None:
+def test_slices_and_pieces_are_short_at_the_full_rate_and_bounded() -> None:
     assert (slice_bytes(200_000), piece_bytes(200_000)) == (2_000, PIECE_BYTES_MIN)
     assert (slice_bytes(RATE), piece_bytes(RATE)) == (20_000, 100_000)
     assert (slice_bytes(50e6), piece_bytes(50e6)) == (500_000, 2_500_000)
@@ -231,12 +231,12 @@ def test_tasks_share_one_budget_over_the_service() -> None:
         assert service.bucket.granted_bytes == 4_000_000
 
 
-def test_a_wrong_token_is_turned_away() -> None:
+def test_a_wrong_token_is_refused() -> None:
     with ThrottleService(1e6) as service, pytest.raises(ThrottleLost):
         replace(service.address, token=b"x" * 32).connect()
 
 
-def test_a_lost_driver_stops_the_task_and_never_lets_it_run_free() -> None:
+def test_a_lost_driver_stops_the_task_instead_of_lifting_the_limit() -> None:
     service = ThrottleService(1e6)
     client = service.address.connect()
     assert client.reserve(1) == 0.0
@@ -249,7 +249,7 @@ def test_a_lost_driver_stops_the_task_and_never_lets_it_run_free() -> None:
     client.close()
 
 
-def test_a_stranger_that_says_nothing_harms_nobody() -> None:
+def test_a_silent_connection_blocks_no_task() -> None:
     with ThrottleService(1e6) as service:
         stranger = socket.create_connection((service.address.host, service.address.port))
         client = service.address.connect()
@@ -276,7 +276,7 @@ def test_an_accept_that_fails_does_not_end_the_service(monkeypatch: pytest.Monke
     assert failures == []
 
 
-def test_rates_beyond_all_measure_are_taken_as_they_are() -> None:
+def test_extreme_rates_are_accepted() -> None:
     assert slice_bytes(float("inf")) == slice_bytes(1e308)
     assert piece_bytes(float("inf")) == piece_bytes(1e308)
     with ThrottleService(1e-12) as service:
@@ -286,7 +286,7 @@ def test_rates_beyond_all_measure_are_taken_as_they_are() -> None:
         client.close()
 
 
-def test_the_service_may_listen_elsewhere_than_tasks_know_it() -> None:
+def test_the_service_may_listen_on_another_address_than_the_advertised_one() -> None:
     with ThrottleService(1e9, host="localhost", bind="127.0.0.1") as service:
         assert service.address.host == "localhost"
         client = service.address.connect()

@@ -66,7 +66,7 @@ class Sleeper:
             self.detector._look()
 
 
-def test_a_regular_pulse_is_no_suspension() -> None:
+def test_regular_heartbeats_are_no_suspension() -> None:
     sleeper = Sleeper()
     sleeper.beats(60)
     sleeper.clock.advance(round(ASLEEP_S * 1000) - 1)

@@ -51,11 +51,11 @@ def is_put(call: Call) -> bool:
 # What is written
 
 
-def test_where_nothing_was_asked_a_sink_runs() -> None:
+def test_a_sink_without_a_desired_state_runs() -> None:
     assert document(memory()).refresh() == DesiredState(0, RunState.RUNNING)
 
 
-def test_an_order_is_seen_by_every_worker() -> None:
+def test_a_change_is_seen_by_every_worker() -> None:
     store = memory()
     first, second = document(store, 1), document(store, 2)
     first.change(desired_state.target(RunState.PAUSED))
@@ -65,14 +65,14 @@ def test_an_order_is_seen_by_every_worker() -> None:
     assert first.refresh().version == 2
 
 
-def test_asking_for_what_is_already_asked_for_writes_nothing() -> None:
+def test_requesting_the_present_state_writes_nothing() -> None:
     store = memory()
     first = document(store)
     before = first.change(desired_state.target(RunState.PAUSED))
     assert first.change(desired_state.target(RunState.PAUSED)) == before
 
 
-def test_orders_travel_as_json_with_fields_of_a_newer_version() -> None:
+def test_a_desired_state_is_json_and_keeps_fields_of_a_newer_version() -> None:
     asked = DesiredState(
         version=7,
         state=RunState.STOPPED,
@@ -89,7 +89,7 @@ def test_orders_travel_as_json_with_fields_of_a_newer_version() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"[]", b"{}", b'"RUNNING"', b"\xff", encode(DesiredState()).replace(b'"RUNNING"', b'"FAILED"')]
 )
-def test_what_is_no_order_is_refused_and_the_last_known_ones_hold(data: bytes) -> None:
+def test_an_unreadable_desired_state_is_refused_and_the_last_known_one_holds(data: bytes) -> None:
     store = memory()
     mine = document(store)
     mine.change(desired_state.target(RunState.PAUSED))
@@ -101,14 +101,14 @@ def test_what_is_no_order_is_refused_and_the_last_known_ones_hold(data: bytes) -
 
 
 @pytest.mark.parametrize("name", ["users", "a/b", "..", "größe 1", "%2F"])
-def test_any_name_of_a_sink_is_one_folder(name: str) -> None:
+def test_any_sink_name_is_one_folder(name: str) -> None:
     folder = sink_folder("topics", name)
     assert folder.startswith("topics/_sinks/")
     assert folder.count("/") == 3
     assert "/../" not in folder
 
 
-def test_without_a_topics_dir_the_folder_is_at_the_top() -> None:
+def test_the_folder_is_at_the_top_without_a_topics_dir() -> None:
     assert sink_folder("", "users") == "_sinks/users/"
 
 
@@ -117,7 +117,7 @@ def test_without_a_topics_dir_the_folder_is_at_the_top() -> None:
 
 @pytest.mark.parametrize("kind", [FaultKind.LOST_ANSWER, FaultKind.UNAVAILABLE, FaultKind.LATE, FaultKind.CONFLICT])
 @pytest.mark.parametrize("first", [True, False])
-def test_an_order_without_an_answer_is_made_once(kind: FaultKind, *, first: bool) -> None:
+def test_a_change_without_an_answer_is_made_once(kind: FaultKind, *, first: bool) -> None:
     store = memory()
     if not first:
         document(store, 9).change(desired_state.flush)
@@ -126,7 +126,7 @@ def test_an_order_without_an_answer_is_made_once(kind: FaultKind, *, first: bool
     assert document(store).refresh().flushes == (1 if first else 2)
 
 
-def test_an_order_that_landed_unheard_is_not_repeated_over_what_came_after_it() -> None:
+def test_a_change_whose_answer_was_lost_is_not_repeated_over_later_changes() -> None:
     """The first one pauses, hears nothing; the second one resumes; the first one must not pause again."""
     store = memory()
     second = document(store, 2)
@@ -144,7 +144,7 @@ def test_an_order_that_landed_unheard_is_not_repeated_over_what_came_after_it() 
     assert document(store).refresh().state is RunState.RUNNING
 
 
-def test_a_store_that_stays_away_is_said_and_nothing_is_forgotten() -> None:
+def test_an_unreachable_store_is_reported_and_the_known_state_is_kept() -> None:
     faulty = FaultyStore(memory())
     mine = document(faulty)
     mine.change(desired_state.target(RunState.PAUSED))
@@ -157,13 +157,13 @@ def test_a_store_that_stays_away_is_said_and_nothing_is_forgotten() -> None:
     assert mine.known.state is RunState.PAUSED
 
 
-def test_an_order_without_an_answer_for_too_long_says_that_it_may_have_been_made() -> None:
+def test_a_change_without_an_answer_for_too_long_may_have_been_made() -> None:
     faulty = FaultyStore(memory(), [Fault(is_put, FaultKind.LOST_ANSWER, times=10_000)])
     with pytest.raises(StoreUnavailable, match="the request may still take effect"):
         document(faulty).change(desired_state.flush)
 
 
-def test_orders_that_somebody_deleted_are_put_back() -> None:
+def test_a_deleted_desired_state_is_restored() -> None:
     store = memory()
     mine = document(store)
     mine.change(desired_state.target(RunState.PAUSED))
@@ -172,7 +172,7 @@ def test_orders_that_somebody_deleted_are_put_back() -> None:
     assert document(store, 5).refresh().state is RunState.PAUSED
 
 
-def test_orders_that_somebody_set_back_are_put_back() -> None:
+def test_a_desired_state_of_an_older_version_is_replaced() -> None:
     store = memory()
     mine = document(store)
     mine.change(desired_state.flush)
@@ -183,7 +183,7 @@ def test_orders_that_somebody_set_back_are_put_back() -> None:
     assert document(store, 5).refresh().state is RunState.STOPPED
 
 
-def test_two_workers_that_swap_at_once_both_get_their_change_in() -> None:
+def test_concurrent_changes_of_two_workers_are_both_made() -> None:
     store = memory()
     books = [document(store, seed) for seed in range(8)]
 
@@ -199,7 +199,7 @@ def test_two_workers_that_swap_at_once_both_get_their_change_in() -> None:
     assert document(store).refresh().flushes == 80
 
 
-def test_an_answer_that_is_overtaken_by_a_newer_one_does_not_set_back_what_is_known() -> None:
+def test_an_older_answer_does_not_replace_a_newer_known_state() -> None:
     mine = document(memory())
     mine.change(desired_state.flush)
     mine._learn(DesiredState())  # a look of another thread that began before
@@ -210,18 +210,18 @@ def test_an_answer_that_is_overtaken_by_a_newer_one_does_not_set_back_what_is_kn
 # What is to be done
 
 
-def test_what_was_asked_before_a_worker_began_is_not_carried_out() -> None:
+def test_requests_made_before_a_worker_started_are_not_applied() -> None:
     now = DesiredState(5, flushes=3, restarts=(Restart(1, RestartScope.ALL),))
     assert to_do(now, now, "a") == PendingWork(RunState.RUNNING, flush=False, restarts=())
 
 
-def test_a_restart_of_one_task_is_for_its_worker_alone() -> None:
+def test_a_restart_of_one_task_concerns_only_its_worker() -> None:
     asked = desired_state.restart(RestartScope.ONE, "b", 1)(DesiredState(1))
     assert to_do(DesiredState(1), asked, "a").restarts == ()
     assert to_do(DesiredState(1), asked, "b").restarts == (Restart(1, RestartScope.ONE, "b", 1),)
 
 
-def test_restarts_that_the_list_has_lost_become_one_of_everything() -> None:
+def test_restarts_dropped_from_the_list_become_a_full_restart() -> None:
     now = DesiredState()
     for _ in range(100):
         now = desired_state.restart(RestartScope.ONE, "b", 1)(now)
@@ -325,7 +325,7 @@ class Workers:
 @pytest.mark.sharded
 @settings(max_examples=200, deadline=None)
 @given(st.lists(STEPS, max_size=20), st.booleans())
-def test_every_worker_ends_up_with_the_newest_orders_and_carries_each_out_once(
+def test_every_worker_reaches_the_newest_state_and_applies_each_request_once(
     steps: list[tuple[tuple[int, str], FaultKind | None, int, list[tuple[int, str] | None]]],
     content_etags: bool,
 ) -> None:
@@ -357,7 +357,7 @@ def test_every_worker_ends_up_with_the_newest_orders_and_carries_each_out_once(
         assert newest.state is (wanted[states[-1]] if states else RunState.RUNNING)
 
 
-def test_changes_are_values() -> None:
+def test_a_change_has_no_state_of_its_own() -> None:
     """A change may be applied again to something newer, so it must not hold anything of the first time."""
     change: Callable[[DesiredState], DesiredState] = desired_state.restart(RestartScope.ALL)
     first = change(DesiredState())

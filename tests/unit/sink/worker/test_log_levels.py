@@ -76,7 +76,7 @@ def level(logger: str, name: str) -> dict[str, str]:
     return {"logger": logger, "level": name}
 
 
-def test_every_task_is_told_once() -> None:
+def test_every_task_gets_a_level_once() -> None:
     bench = Bench(2)
     bench.supervisor.set_log_level(LOGGER, "DEBUG")
     for _ in range(3):
@@ -84,7 +84,7 @@ def test_every_task_is_told_once() -> None:
     assert [task.sent for task in bench.started] == [[level(LOGGER, "DEBUG")]] * 2
 
 
-def test_a_task_that_is_started_again_is_told_again() -> None:
+def test_a_restarted_task_gets_the_levels_again() -> None:
     bench = Bench()
     bench.supervisor.set_log_level(LOGGER, "DEBUG")
     bench.supervisor.advance_tasks()
@@ -96,7 +96,7 @@ def test_a_task_that_is_started_again_is_told_again() -> None:
     assert bench.started[1].sent == [level(LOGGER, "DEBUG")]
 
 
-def test_tasks_of_a_stopped_sink_are_told_when_they_start() -> None:
+def test_tasks_of_a_stopped_sink_get_the_levels_when_they_start() -> None:
     bench = Bench()
     bench.supervisor.follow(
         desired_state._next(DesiredState(1), desired_state.target(RunState.STOPPED)(DesiredState(1)), "a"), "me"
@@ -112,7 +112,7 @@ def test_tasks_of_a_stopped_sink_are_told_when_they_start() -> None:
     assert len(bench.started) == 2
 
 
-def test_only_what_still_counts_is_told_to_those_who_come_later() -> None:
+def test_only_effective_levels_are_sent_to_later_tasks() -> None:
     bench = Bench(0)
     for logger, name in (
         ("a.b", "INFO"),
@@ -128,7 +128,7 @@ def test_only_what_still_counts_is_told_to_those_who_come_later() -> None:
     assert list(bench.supervisor._levels) == [("", "WARN")]
 
 
-def test_a_task_sets_the_level_and_goes_on_following_orders() -> None:
+def test_a_task_sets_the_level_and_continues_to_follow_commands() -> None:
     child = event_log.get_logger(f"{LOGGER}.child")
     child.debug("made")
     orders_fd, ours = os.pipe()

@@ -13,7 +13,7 @@ from keyfold_sink.worker.task_process import TaskLimits
 from tests.support.fake_task import FakeTasks
 
 
-def test_a_restart_without_tasks_touches_none_and_has_all_look_up_anew_what_they_know() -> None:
+def test_a_restart_of_the_connector_renews_its_tasks_without_a_restart() -> None:
     tasks, renewed = FakeTasks(), list[str]()
     supervisor = Supervisor(
         2, tasks, TaskLimits(10, 10), clock=ManualClock(), random=Random(0), renew=lambda: renewed.append("worker")
@@ -32,6 +32,6 @@ def test_a_restart_without_tasks_touches_none_and_has_all_look_up_anew_what_they
     assert renewed == ["worker"], "a task that starts looks up everything anyway"
 
 
-def test_orders_with_such_a_restart_are_read_back() -> None:
+def test_a_desired_state_with_a_connector_restart_is_read_back() -> None:
     asked = desired_state.restart(RestartScope.CONNECTOR)(DesiredState())
     assert desired_state.decode(desired_state.encode(asked), "k") == asked

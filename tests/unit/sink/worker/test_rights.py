@@ -93,7 +93,7 @@ def make() -> Iterator[MakeRig]:
         yield build
 
 
-def test_the_rights_that_are_documented_are_enough_and_each_is_used(make: MakeRig) -> None:
+def test_the_documented_rights_suffice_and_each_is_used(make: MakeRig) -> None:
     store = Guarded()
     probe(store, "topics", ManualClock(), Random(1))
     rig = make(store, segment__ms="100")

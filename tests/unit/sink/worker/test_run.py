@@ -117,7 +117,7 @@ def objects(store: MemoryStore) -> list[str]:
     return [info.key.removeprefix(sink_folder("topics", "users")) for info in store.list("")]
 
 
-def test_two_workers_follow_what_is_asked_of_either_and_leave_nothing_but_the_orders(ran: Run) -> None:
+def test_two_workers_follow_requests_to_either_and_leave_only_the_desired_state(ran: Run) -> None:
     store = MemoryStore()
     one, two = (ran(store, listeners="http://127.0.0.1:0") for _ in range(2))
     wait_for(lambda: one.states() == two.states() == ["RUNNING"] * 2, 10, "both run, and see each other")
@@ -133,7 +133,7 @@ def test_two_workers_follow_what_is_asked_of_either_and_leave_nothing_but_the_or
     assert objects(store) == ["orders.json"]
 
 
-def test_tasks_are_started_when_the_store_has_said_whether_they_are_to_run(ran: Run) -> None:
+def test_tasks_start_after_the_desired_state_was_read(ran: Run) -> None:
     store = MemoryStore()
     DesiredStateDocument(store, sink_folder("topics", "users"), SystemClock(), Random(0)).change(
         desired_state.target(RunState.PAUSED)
@@ -148,7 +148,7 @@ def test_tasks_are_started_when_the_store_has_said_whether_they_are_to_run(ran: 
     assert one.tasks.live().paused
 
 
-def test_a_store_that_goes_away_stops_no_task_and_its_orders_hold(ran: Run) -> None:
+def test_an_unreachable_store_stops_no_task_and_the_desired_state_holds(ran: Run) -> None:
     faulty = FaultyStore(MemoryStore())
     one = ran(faulty)
     wait_for(lambda: len(one.tasks.started) == 1, 10, "it starts")
@@ -179,14 +179,14 @@ class Refusing(MemoryStore):
 
 
 @pytest.mark.parametrize("error", [AccessDenied("orders", "no"), BucketMissing("orders", "there is no such bucket")])
-def test_a_store_that_refuses_a_worker_that_begins_ends_it_with_the_reason(ran: Run, error: Exception) -> None:
+def test_a_store_that_refuses_a_starting_worker_ends_it_with_the_reason(ran: Run, error: Exception) -> None:
     one = ran(Refusing(error), listeners="http://127.0.0.1:0")
     one.join()
     assert one.error is error
     assert one.tasks.started == []
 
 
-def test_a_defect_where_the_orders_are_read_leaves_nobody_deaf(ran: Run) -> None:
+def test_a_worker_survives_a_defect_in_reading_the_desired_state(ran: Run) -> None:
     faulty = FaultyStore(MemoryStore())
     one = ran(faulty)
     wait_for(lambda: len(one.tasks.started) == 1, 10, "it starts")
@@ -204,9 +204,7 @@ def test_a_defect_where_the_orders_are_read_leaves_nobody_deaf(ran: Run) -> None
 
 
 @pytest.mark.parametrize("listeners", ["", "http://127.0.0.1:0"])
-def test_when_every_task_has_failed_a_worker_ends_only_where_nobody_could_ask_for_a_restart(
-    ran: Run, listeners: str
-) -> None:
+def test_a_worker_whose_tasks_have_all_failed_ends_only_without_a_rest_api(ran: Run, listeners: str) -> None:
     one = ran(MemoryStore(), FakeTasks(), listeners=listeners)
     wait_for(lambda: len(one.tasks.started) == 1, 10, "it starts")
     one.tasks.live().report(RunState.FAILED, "no right to the group")
@@ -221,7 +219,7 @@ def test_when_every_task_has_failed_a_worker_ends_only_where_nobody_could_ask_fo
     one.tasks.live().code = 0
 
 
-def test_a_worker_has_the_id_that_was_configured(ran: Run) -> None:
+def test_a_worker_has_the_configured_id(ran: Run) -> None:
     store = MemoryStore()
     one = ran(store, worker_id="pod 1/a")
     wait_for(lambda: len(objects(store)) == 2, 10, "it is on the roll")
@@ -229,7 +227,7 @@ def test_a_worker_has_the_id_that_was_configured(ran: Run) -> None:
     assert objects(store)[1] == "workers/pod%201%2Fa.json"
 
 
-def test_a_supervisor_is_spared_what_only_tasks_need() -> None:
+def test_a_supervisor_does_not_import_the_libraries_of_tasks() -> None:
     """Arrow and numpy are 17 MB and a third of a second, in each pod."""
     code = "import sys, keyfold_sink.worker.run; print([m for m in ('pyarrow', 'numpy') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

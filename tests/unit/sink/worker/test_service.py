@@ -40,7 +40,7 @@ def part(partition: int, next_offset: int, state: RunState = RunState.RUNNING, t
 # What is said
 
 
-def test_it_is_a_service() -> None:
+def test_the_sink_service_implements_the_protocol() -> None:
     world = World()
     service: Service = world.workers("a")[0].service
     assert service.worker_id == "a"
@@ -49,7 +49,7 @@ def test_it_is_a_service() -> None:
     assert service.is_alive()
 
 
-def test_kafka_that_does_not_answer_has_no_id_and_is_asked_again_later() -> None:
+def test_the_cluster_id_is_unknown_without_an_answer_and_requested_again_later() -> None:
     world = World()
     (a,) = world.workers("a")
     world.away = True
@@ -60,7 +60,7 @@ def test_kafka_that_does_not_answer_has_no_id_and_is_asked_again_later() -> None
     assert a.service.cluster_id() == "C"
 
 
-def test_workers_are_this_one_first_and_those_seen_last_while_the_store_is_away() -> None:
+def test_workers_start_with_this_one_and_keep_the_last_known_others_during_an_outage() -> None:
     world = World()
     a, b = world.workers("a", "b")
     b.tasks.of = (TaskStatus(0, RunState.RUNNING),)
@@ -76,7 +76,7 @@ def test_workers_are_this_one_first_and_those_seen_last_while_the_store_is_away(
     assert a.service.target() is RunState.RUNNING
 
 
-def test_orders_of_one_worker_are_the_target_of_all() -> None:
+def test_a_request_to_one_worker_changes_the_state_of_all() -> None:
     a, b = World().workers("a", "b")
     for call, state in (
         (a.service.pause, RunState.PAUSED),
@@ -89,7 +89,7 @@ def test_orders_of_one_worker_are_the_target_of_all() -> None:
         assert a.service.target() is b.service.target() is state
 
 
-def test_a_restart_of_a_task_reaches_its_worker_wherever_it_is_asked() -> None:
+def test_a_restart_of_a_task_reaches_its_worker_from_any_worker() -> None:
     a, b = World().workers("a", "b")
     b.tasks.of = (TaskStatus(0, RunState.RUNNING), TaskStatus(1, RunState.FAILED))
     b.turn()
@@ -148,7 +148,7 @@ def blocked(number: int, *since_ms: int) -> TaskStatus:
         ((task(0, RunState.RUNNING), blocked(1, 61_000, 1_000)), ""),
     ],
 )
-def test_why_a_worker_is_not_ready(tasks: tuple[TaskStatus, ...], why: str) -> None:
+def test_a_worker_that_is_not_ready_has_a_reason(tasks: tuple[TaskStatus, ...], why: str) -> None:
     world = World()
     worker = Worker(world, "a")
     assert "desired state" in worker.service.not_ready()
@@ -160,7 +160,7 @@ def test_why_a_worker_is_not_ready(tasks: tuple[TaskStatus, ...], why: str) -> N
     assert worker.service.not_ready() == ""
 
 
-def test_offsets_are_those_of_tasks_and_of_manifests_where_there_is_no_task() -> None:
+def test_offsets_come_from_tasks_or_else_from_manifests() -> None:
     world = World()
     world.written_to(20)
     world.written_to(5, "users", 1)
@@ -177,7 +177,7 @@ def test_offsets_are_those_of_tasks_and_of_manifests_where_there_is_no_task() ->
 # Altering offsets
 
 
-def test_an_end_goes_forward_over_a_gap_that_says_why() -> None:
+def test_a_log_end_moves_forward_over_a_gap_with_its_reason() -> None:
     world, a, _ = stopped()
     epoch = world.manifest().sink.epoch
     a.service.alter_offsets({("users", 0): 60, ("users", 1): 5, ("orders", 0): 10})
@@ -203,7 +203,7 @@ def test_an_end_goes_forward_over_a_gap_that_says_why() -> None:
         ({("users", 1): 6, ("users", 0): True}, "True is not a valid offset"),
     ],
 )
-def test_what_would_lose_or_repeat_records_is_refused_and_nothing_is_moved(
+def test_a_move_that_would_lose_or_repeat_records_is_refused_and_nothing_moves(
     offsets: Mapping[tuple[str, int], int], why: str
 ) -> None:
     world, a, _ = stopped()
@@ -213,7 +213,7 @@ def test_what_would_lose_or_repeat_records_is_refused_and_nothing_is_moved(
     assert world.manifest("users", 1).next_offset == 5
 
 
-def test_a_topic_that_is_gone_or_another_one_is_refused() -> None:
+def test_a_deleted_or_recreated_topic_is_refused() -> None:
     world, a, _ = stopped()
     del world.cluster.ends["orders", 0]
     with pytest.raises(OffsetRefused, match="does not exist"):
@@ -223,7 +223,7 @@ def test_a_topic_that_is_gone_or_another_one_is_refused() -> None:
         a.service.alter_offsets({("users", 0): 21})
 
 
-def test_before_a_log_began_it_cannot_be_moved_below_the_topics_start() -> None:
+def test_a_new_log_cannot_be_moved_below_the_topics_start() -> None:
     world, a, _ = stopped()
     world.cluster.earliest = 4
     with pytest.raises(OffsetRefused, match="ends at offset 4"):
@@ -232,7 +232,7 @@ def test_before_a_log_began_it_cannot_be_moved_below_the_topics_start() -> None:
     assert world.manifest("orders").next_offset == 4
 
 
-def test_while_the_sink_runs_or_is_paused_nothing_is_moved() -> None:
+def test_nothing_is_moved_unless_the_sink_is_stopped() -> None:
     world = World()
     world.written_to(20)
     (a,) = world.workers("a")
@@ -243,7 +243,7 @@ def test_while_the_sink_runs_or_is_paused_nothing_is_moved() -> None:
         a.service.alter_offsets({("users", 0): 30})
 
 
-def test_a_task_that_is_still_there_anywhere_keeps_it_from_being_moved() -> None:
+def test_nothing_is_moved_while_any_task_still_exists() -> None:
     world, a, b = stopped()
     b.tasks.of = (TaskStatus(0, RunState.RUNNING),)
     world.clock.advance(6000)
@@ -259,7 +259,7 @@ def test_a_task_that_is_still_there_anywhere_keeps_it_from_being_moved() -> None
     assert world.manifest().next_offset == 20
 
 
-def test_a_worker_that_was_killed_is_not_waited_for_as_long_as_it_counts() -> None:
+def test_a_killed_worker_delays_a_move_for_less_than_its_membership() -> None:
     """It had tasks, and never heard of the stop."""
     world = World()
     world.written_to(20)
@@ -278,7 +278,7 @@ def test_a_worker_that_was_killed_is_not_waited_for_as_long_as_it_counts() -> No
     assert world.manifest().next_offset == 30
 
 
-def test_a_worker_that_was_killed_while_its_tasks_ended_is_not_waited_for_either() -> None:
+def test_a_worker_killed_while_its_tasks_ended_delays_a_move_for_a_limited_time() -> None:
     world, a, b = stopped()
     b.tasks.of = (TaskStatus(0, RunState.RUNNING),)
     b.turn()
@@ -290,7 +290,7 @@ def test_a_worker_that_was_killed_while_its_tasks_ended_is_not_waited_for_either
     assert world.manifest().next_offset == 30
 
 
-def test_a_worker_that_says_something_is_waited_for_however_long_its_tasks_take() -> None:
+def test_a_worker_that_reports_delays_a_move_for_as_long_as_its_tasks_take() -> None:
     world, a, b = stopped()
     b.tasks.of = (TaskStatus(0, RunState.RUNNING),)
     for _ in range(10):
@@ -300,14 +300,14 @@ def test_a_worker_that_says_something_is_waited_for_however_long_its_tasks_take(
             a.service.alter_offsets({("users", 0): 30})
 
 
-def test_another_worker_that_resumed_unheard_keeps_it_from_being_moved() -> None:
+def test_a_resume_by_another_worker_prevents_a_move() -> None:
     _, a, b = stopped()
     b.service.resume()
     with pytest.raises(NotStopped, match="RUNNING"):
         a.service.alter_offsets({("users", 0): 30})
 
 
-def test_a_task_that_claims_in_between_is_found_out() -> None:
+def test_a_task_that_claims_during_a_move_is_detected() -> None:
     world, a, _ = stopped()
 
     def claim_between(call: Call) -> None:
@@ -323,7 +323,7 @@ def test_a_task_that_claims_in_between_is_found_out() -> None:
 
 @pytest.mark.parametrize("kind", [FaultKind.LOST_ANSWER, FaultKind.LATE, FaultKind.UNAVAILABLE, FaultKind.CONFLICT])
 @pytest.mark.parametrize("times", [1, 3, 9])
-def test_answers_that_are_lost_move_an_end_once(kind: FaultKind, times: int) -> None:
+def test_lost_answers_move_a_log_end_once(kind: FaultKind, times: int) -> None:
     world, a, _ = stopped()
 
     def is_manifest(call: Call) -> bool:
@@ -337,7 +337,7 @@ def test_answers_that_are_lost_move_an_end_once(kind: FaultKind, times: int) -> 
 
 
 @pytest.mark.parametrize("kind", [FaultKind.LOST_ANSWER, FaultKind.UNAVAILABLE])
-def test_a_move_without_an_answer_for_longer_than_its_patience_is_made_once(kind: FaultKind) -> None:
+def test_a_move_without_an_answer_within_its_time_limit_is_made_once(kind: FaultKind) -> None:
     world, a, _ = stopped()
     puts: list[Call] = []
 
@@ -352,7 +352,7 @@ def test_a_move_without_an_answer_for_longer_than_its_patience_is_made_once(kind
     assert world.manifest().gaps == (Gap(20, 30, ASKED_REASON),)
 
 
-def test_what_was_moved_before_an_error_is_said() -> None:
+def test_an_error_names_the_partitions_that_were_already_moved() -> None:
     world, a, _ = stopped()
 
     def is_second(call: Call) -> bool:
@@ -364,7 +364,7 @@ def test_what_was_moved_before_an_error_is_said() -> None:
     assert world.manifest().next_offset == 30
 
 
-def test_topics_of_a_regex_are_those_that_match() -> None:
+def test_topics_of_a_regex_are_the_matching_ones() -> None:
     world = World()
     world.values = {"topics": "", "topics.regex": "us.*"}
     world.written_to(20)
@@ -378,7 +378,7 @@ def test_topics_of_a_regex_are_those_that_match() -> None:
     a.service.alter_offsets({("users", 0): 21})
 
 
-def test_a_target_that_is_not_known_is_asked_for() -> None:
+def test_an_unknown_desired_state_is_read_from_the_store() -> None:
     world = World()
     worker = Worker(world, "a")
     DesiredStateDocument(world.store, FOLDER, world.clock, Random(0)).change(desired_state.target(RunState.PAUSED))

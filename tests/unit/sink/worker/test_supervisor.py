@@ -108,7 +108,7 @@ def is_alive(pid: int) -> bool:
 Run = Callable[..., Ran]
 
 
-def test_tasks_run_obey_and_end(ran: Run) -> None:
+def test_tasks_run_follow_commands_and_end(ran: Run) -> None:
     one = ran("well", 2)
     one.until_running()
     one.ask(desired_state.target(RunState.PAUSED))
@@ -124,7 +124,7 @@ def test_tasks_run_obey_and_end(ran: Run) -> None:
     assert one.supervisor.replaced == {"crashed": 0, "hung": 0}
 
 
-def test_a_task_that_hangs_is_replaced_although_it_is_deaf_to_sigterm(ran: Run) -> None:
+def test_a_hanging_task_that_ignores_sigterm_is_replaced(ran: Run) -> None:
     one = ran("hang", limits=replace(QUICK, hang_s=SHORT_S, stop_s=0.1))
     pid = one.until_running()
     one.until(lambda _status: one.supervisor.replaced["hung"] == 1)
@@ -132,7 +132,7 @@ def test_a_task_that_hangs_is_replaced_although_it_is_deaf_to_sigterm(ran: Run) 
     assert one.until_running() != pid
 
 
-def test_a_task_that_was_stopped_by_a_signal_hangs_and_is_replaced(ran: Run) -> None:
+def test_a_task_suspended_by_sigstop_is_replaced(ran: Run) -> None:
     one = ran("well", limits=replace(QUICK, hang_s=SHORT_S))
     pid = one.until_running()
     os.kill(pid, signal.SIGSTOP)
@@ -141,7 +141,7 @@ def test_a_task_that_was_stopped_by_a_signal_hangs_and_is_replaced(ran: Run) -> 
     one.until_running()
 
 
-def test_a_task_that_was_killed_is_started_again(ran: Run) -> None:
+def test_a_killed_task_is_restarted(ran: Run) -> None:
     one = ran("well", limits=TaskLimits(LONG_S, LONG_S))  # with the delay in which its state can be seen
     pid = one.until_running()
     os.kill(pid, signal.SIGKILL)
@@ -153,12 +153,12 @@ def test_a_task_that_was_killed_is_started_again(ran: Run) -> None:
 
 
 @pytest.mark.parametrize("behaviour", ["defect", "silent"])
-def test_a_task_with_a_defect_is_started_again(ran: Run, behaviour: str) -> None:
+def test_a_task_with_a_defect_is_restarted(ran: Run, behaviour: str) -> None:
     one = ran(behaviour)
     one.until(lambda _status: one.supervisor.replaced["crashed"] >= 2)
 
 
-def test_a_task_that_fails_keeps_its_trace_and_is_started_when_asked(ran: Run) -> None:
+def test_a_failed_task_keeps_its_trace_and_is_restarted_on_request(ran: Run) -> None:
     one = ran("failed")
     one.until(lambda _status: one.supervisor.all_failed)
     status = one.supervisor.tasks[0]
@@ -174,7 +174,7 @@ def test_a_task_that_fails_keeps_its_trace_and_is_started_when_asked(ran: Run) -
 @pytest.mark.parametrize(
     ("behaviours", "code"), [(["held-up", "done"], 3), (["held-up", "held-up"], 3), (["held-up", "failed"], 1)]
 )
-def test_tasks_that_open_transactions_hold_up_have_an_exit_code_of_their_own(behaviours: list[str], code: int) -> None:
+def test_tasks_blocked_by_open_transactions_have_their_own_exit_code(behaviours: list[str], code: int) -> None:
     supervisor = Supervisor(
         len(behaviours),
         lambda number, _paused: TaskProcess([*COMMAND, behaviours[number]], first_line({})),
@@ -188,19 +188,19 @@ def test_tasks_that_open_transactions_hold_up_have_an_exit_code_of_their_own(beh
     assert caught.value.exit_code == code
 
 
-def test_nonsense_on_the_line_hides_no_report(ran: Run) -> None:
+def test_invalid_lines_hide_no_report(ran: Run) -> None:
     one = ran("garbage")
     one.until(lambda _status: len(one.heard) >= 10)
     assert one.supervisor.replaced == {"crashed": 0, "hung": 0}
 
 
-def test_a_task_that_is_slow_to_start_is_waited_for(ran: Run) -> None:
+def test_a_task_may_start_slowly(ran: Run) -> None:
     one = ran("slow")
     one.until_running()
     assert one.supervisor.replaced == {"crashed": 0, "hung": 0}
 
 
-def test_a_task_that_does_not_stop_is_killed_and_said(ran: Run) -> None:
+def test_a_task_that_does_not_stop_is_killed_and_reported(ran: Run) -> None:
     one = ran("stubborn", limits=replace(QUICK, stop_s=0.1))
     one.until_running()
     one.end()
@@ -226,7 +226,7 @@ time.sleep(60)
     assert not is_alive(pid)
 
 
-def test_a_task_that_hangs_when_its_supervisor_is_gone_ends_all_the_same() -> None:
+def test_a_hanging_task_ends_when_its_supervisor_is_gone() -> None:
     """Nobody is left who could kill it, and a terminal's signals do not reach it."""
     code = """
 import time
@@ -242,7 +242,7 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-def test_a_signal_that_a_terminal_sends_to_the_whole_group_leaves_a_task_at_work(number: signal.Signals) -> None:
+def test_a_terminals_signal_to_the_process_group_does_not_end_a_task(number: signal.Signals) -> None:
     """Sent before Python has begun there, and again while it works."""
     task = TaskProcess([*COMMAND, "well"], first_line({}))
     os.kill(task.pid, number)
@@ -267,7 +267,7 @@ def test_a_signal_that_a_terminal_sends_to_the_whole_group_leaves_a_task_at_work
     task.close()
 
 
-def test_the_worker_still_gets_a_signal_that_comes_while_it_starts_a_task() -> None:
+def test_a_signal_during_the_start_of_a_task_reaches_the_worker() -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     task = TaskProcess([*COMMAND, "well"], first_line({}))
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
@@ -275,7 +275,7 @@ def test_the_worker_still_gets_a_signal_that_comes_while_it_starts_a_task() -> N
     task.close()
 
 
-def test_a_configuration_travels_with_its_secrets_marked_and_leaves_the_orders_unread() -> None:
+def test_a_configuration_is_sent_with_its_secrets_marked_and_commands_stay_unread() -> None:
     values = {"name": "users", "secret": Resolved("s3cret", "${env:SECRET}"), "long": "x" * 200_000}
     read, write = os.pipe()
 
@@ -305,7 +305,7 @@ def test_a_line_without_a_configuration_is_an_error() -> None:
     os.close(read)
 
 
-def test_orders_that_do_not_fit_into_the_pipe_wait_for_room() -> None:
+def test_commands_wait_until_they_fit_into_the_pipe() -> None:
     task = TaskProcess([sys.executable, "-c", "import time; time.sleep(60)"], b"x" * 1_000_000)
     task.send(b"y" * 1_000_000)
     assert task.take_lines() == []

@@ -69,7 +69,7 @@ def running(tasks: int = 1) -> Bench:
 # Orders
 
 
-def test_tasks_start_with_the_first_orders_and_say_that_they_are_not_there_yet() -> None:
+def test_tasks_start_with_the_first_desired_state_and_are_unassigned_at_first() -> None:
     bench = Bench(2)
     assert bench.states == []
     bench.follow()
@@ -103,7 +103,7 @@ def test_pause_resume_and_flush_reach_the_task_once() -> None:
     assert bench.tasks.live().commands == [TaskCommand.PAUSE, TaskCommand.FLUSH, TaskCommand.RESUME]
 
 
-def test_what_was_asked_before_the_worker_began_is_not_carried_out() -> None:
+def test_requests_made_before_the_supervisor_started_are_not_applied() -> None:
     bench = Bench()
     for change in (desired_state.flush, desired_state.restart(RestartScope.ALL)):
         bench.commands = change(bench.commands)
@@ -113,7 +113,7 @@ def test_what_was_asked_before_the_worker_began_is_not_carried_out() -> None:
     assert len(bench.tasks.started) == 1
 
 
-def test_stop_ends_the_task_and_leaves_nothing_to_be_shown() -> None:
+def test_a_stop_ends_the_task_and_removes_its_status() -> None:
     bench = running()
     bench.follow(desired_state.target(RunState.STOPPED))
     process = bench.tasks.live()
@@ -138,7 +138,7 @@ def test_stop_and_resume_in_quick_succession_end_with_a_new_task() -> None:
     assert bench.state is RunState.RESTARTING
 
 
-def test_a_task_that_does_not_stop_in_its_time_is_killed() -> None:
+def test_a_task_that_does_not_stop_in_time_is_killed() -> None:
     bench = running()
     bench.follow(desired_state.target(RunState.STOPPED))
     bench.step(39)
@@ -148,7 +148,7 @@ def test_a_task_that_does_not_stop_in_its_time_is_killed() -> None:
     assert bench.supervisor.tasks == ()
 
 
-def test_a_restart_flushes_and_starts_anew_without_a_wait() -> None:
+def test_a_restart_flushes_and_starts_without_a_delay() -> None:
     bench = running()
     bench.follow(desired_state.restart(RestartScope.ALL))
     assert bench.tasks.live().commands == [TaskCommand.STOP]
@@ -179,7 +179,7 @@ def test_a_restart_while_stopped_starts_nothing_then_or_later_twice() -> None:
 
 
 @pytest.mark.parametrize("change", [desired_state.target(RunState.STOPPED), desired_state.restart(RestartScope.ALL)])
-def test_what_is_asked_while_a_task_hangs_is_not_forgotten_when_it_comes_to_itself(
+def test_requests_made_while_a_task_hangs_are_applied_when_it_continues(
     change: desired_state.Change,
 ) -> None:
     bench = running()
@@ -194,7 +194,7 @@ def test_what_is_asked_while_a_task_hangs_is_not_forgotten_when_it_comes_to_itse
 
 
 @pytest.mark.parametrize("code", [-signal.SIGKILL, -signal.SIGSEGV, 70, 1, 0])
-def test_a_task_that_crashes_is_started_again_after_a_while(code: int) -> None:
+def test_a_crashed_task_is_restarted_after_a_delay(code: int) -> None:
     """Exit code 1 without a word of its own is no error of keyfold's: Python itself ends so."""
     bench = running()
     bench.tasks.live().code = code
@@ -208,7 +208,7 @@ def test_a_task_that_crashes_is_started_again_after_a_while(code: int) -> None:
     assert bench.supervisor.replaced["crashed"] == 1
 
 
-def test_the_wait_grows_to_a_minute_and_begins_anew_after_a_task_has_run_for_one() -> None:
+def test_the_restart_delay_grows_to_a_minute_and_is_reset_after_a_minute_of_running() -> None:
     bench = running()
     waits = []
     for _ in range(9):
@@ -239,7 +239,7 @@ def failed() -> Bench:
     return bench
 
 
-def test_a_task_that_says_why_it_cannot_go_on_stays_failed_with_its_words() -> None:
+def test_a_task_that_reports_its_error_stays_failed_with_that_trace() -> None:
     bench = failed()
     bench.step(100_000)
     assert (bench.state, bench.trace) == (RunState.FAILED, "no right to the bucket")
@@ -247,7 +247,7 @@ def test_a_task_that_says_why_it_cannot_go_on_stays_failed_with_its_words() -> N
     assert bench.supervisor.all_failed
 
 
-def test_all_has_failed_when_no_partition_is_left_that_has_not() -> None:
+def test_all_has_failed_only_once_every_partition_has_failed() -> None:
     bench = running()
     bad, good = PartitionStatus("t", 0, RunState.FAILED), PartitionStatus("t", 1, RunState.RUNNING)
     assert not bench.supervisor.all_failed
@@ -260,14 +260,14 @@ def test_all_has_failed_when_no_partition_is_left_that_has_not() -> None:
 
 
 @pytest.mark.parametrize("scope", [RestartScope.ALL, RestartScope.FAILED, RestartScope.ONE])
-def test_a_failed_task_is_started_again_when_somebody_asks_for_it(scope: RestartScope) -> None:
+def test_a_failed_task_is_restarted_on_request(scope: RestartScope) -> None:
     bench = failed()
     bench.follow(desired_state.restart(scope, "me", 0))
     assert len(bench.tasks.started) == 2
     assert bench.state is RunState.RESTARTING
 
 
-def test_pausing_does_not_start_a_failed_task_stopping_and_resuming_does() -> None:
+def test_a_failed_task_is_restarted_by_stop_and_resume_and_not_by_pause() -> None:
     bench = failed()
     bench.follow(desired_state.target(RunState.PAUSED))
     bench.follow(desired_state.target(RunState.RUNNING))
@@ -279,7 +279,7 @@ def test_pausing_does_not_start_a_failed_task_stopping_and_resuming_does() -> No
     assert len(bench.tasks.started) == 2
 
 
-def test_a_restart_of_what_has_failed_means_tasks_with_a_failed_partition_too() -> None:
+def test_a_restart_of_failed_tasks_includes_those_with_a_failed_partition() -> None:
     bench = running(2)
     bench.tasks.live(1).report(RunState.FAILED, "users-3: truncated")
     bench.step()
@@ -296,7 +296,7 @@ def test_a_crash_after_a_partition_has_failed_is_a_crash() -> None:
     assert bench.state is RunState.RESTARTING
 
 
-def test_a_machine_that_starts_no_more_processes_is_asked_again() -> None:
+def test_a_refused_process_start_is_retried() -> None:
     bench = Bench()
     bench.tasks.refuse = True
     bench.follow()
@@ -309,7 +309,7 @@ def test_a_machine_that_starts_no_more_processes_is_asked_again() -> None:
 # Tasks that hang
 
 
-def test_a_task_that_is_silent_for_too_long_is_asked_for_its_stack_and_replaced() -> None:
+def test_a_task_without_reports_for_too_long_logs_its_stack_and_is_replaced() -> None:
     bench = running()
     bench.step(299)
     assert bench.tasks.live().signals == []
@@ -324,7 +324,7 @@ def test_a_task_that_is_silent_for_too_long_is_asked_for_its_stack_and_replaced(
     assert bench.supervisor.replaced == {"crashed": 0, "hung": 1}
 
 
-def test_a_task_that_reports_does_not_hang_and_one_that_talks_nonsense_does() -> None:
+def test_only_valid_reports_prove_that_a_task_does_not_hang() -> None:
     bench = running(2)
     for _ in range(40):
         bench.tasks.live(0).report()
@@ -335,14 +335,14 @@ def test_a_task_that_reports_does_not_hang_and_one_that_talks_nonsense_does() ->
     assert len([process for process in bench.tasks.started if process.number == 1]) == 2
 
 
-def test_a_supervisor_that_was_frozen_with_its_tasks_does_not_take_them_for_hanging() -> None:
+def test_a_supervisor_suspended_together_with_its_tasks_does_not_replace_them() -> None:
     bench = running()
     bench.clock.advance(3_600_000)
     bench.supervisor.advance_tasks()
     assert bench.tasks.live().signals == []
 
 
-def test_a_task_that_was_only_slow_goes_on() -> None:
+def test_a_slow_task_is_not_replaced() -> None:
     bench = running()
     bench.step(300)
     bench.tasks.live().report()
@@ -351,7 +351,7 @@ def test_a_task_that_was_only_slow_goes_on() -> None:
     assert bench.state is RunState.RUNNING
 
 
-def test_a_hanging_task_that_is_to_stop_ends_and_is_not_replaced() -> None:
+def test_a_hanging_task_that_should_stop_ends_and_is_not_replaced() -> None:
     bench = running()
     bench.step(300)
     bench.follow(desired_state.target(RunState.STOPPED))
@@ -371,13 +371,13 @@ def ending(bench: Bench, *, ends_when_failed: bool = False, set_stop: bool = Tru
     bench.supervisor.run(lambda: bench.commands, lambda: "me", stop, ends_when_failed=ends_when_failed)
 
 
-def test_a_worker_without_rest_ends_when_every_task_has_failed() -> None:
+def test_a_worker_without_a_rest_api_ends_when_every_task_has_failed() -> None:
     with pytest.raises(TasksFailed, match=r"^no right to the bucket$"):
         ending(failed(), ends_when_failed=True, set_stop=False)
 
 
 @pytest.mark.parametrize(("code", "kind"), [(1, TasksFailed), (2, TasksMisconfigured)])
-def test_a_worker_ends_with_the_words_of_what_failed_and_a_wrong_configuration_is_told_apart(
+def test_a_worker_ends_with_its_tasks_error_and_distinguishes_configuration_errors(
     code: int, kind: type[TasksFailed]
 ) -> None:
     bench = running(2)
@@ -392,27 +392,27 @@ def test_a_worker_ends_with_the_words_of_what_failed_and_a_wrong_configuration_i
     assert isinstance(caught.value, ConfigError) == (code == 2)
 
 
-def test_a_task_that_did_not_end_well_when_it_was_told_to_is_said() -> None:
+def test_a_task_that_fails_while_stopping_is_reported() -> None:
     bench = running()
     bench.tasks.live().code = 1
     with pytest.raises(TasksFailed, match="exit code 1"):
         ending(bench)
 
 
-def test_a_task_that_is_ended_before_it_can_listen_has_not_failed() -> None:
+def test_a_task_stopped_before_it_reads_commands_has_not_failed() -> None:
     bench = running()
     bench.tasks.live().code = -signal.SIGTERM
     ending(bench)
 
 
-def test_a_task_that_waits_to_be_started_again_does_not_spoil_the_end() -> None:
+def test_a_task_that_waits_for_its_restart_does_not_make_a_stop_fail() -> None:
     bench = running()
     bench.tasks.live().code = -signal.SIGKILL
     bench.step()
     ending(bench)
 
 
-def test_tasks_that_end_by_themselves_are_not_started_again() -> None:
+def test_tasks_that_finish_are_not_restarted() -> None:
     bench = Bench(2, once=True)
     stop = threading.Event()
     for child in bench.supervisor._children:
@@ -466,7 +466,7 @@ def settle(bench: Bench) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(EVENTS, max_size=40))
-def test_whatever_comes_one_process_at_most_is_there_and_what_is_wanted_comes_about(events: list[str]) -> None:
+def test_each_task_has_at_most_one_process_and_reaches_the_desired_state(events: list[str]) -> None:
     bench = Bench()
     bench.follow()
     for event in events:
@@ -488,7 +488,7 @@ def test_whatever_comes_one_process_at_most_is_there_and_what_is_wanted_comes_ab
         assert is_paused == (bench.commands.state is RunState.PAUSED)
 
 
-def test_a_child_that_was_never_wanted_does_nothing() -> None:
+def test_a_task_that_was_never_started_ignores_commands() -> None:
     tasks = FakeTasks()
     child = SupervisedTask(0, tasks, LIMITS, clock=ManualClock(), random=Random(0))
     child.advance()

@@ -33,24 +33,24 @@ def status(number: int, partitions: int = 0, trace: str = "") -> TaskStatus:
 
 
 @pytest.mark.parametrize("command", TaskCommand)
-def test_commands_travel(command: TaskCommand) -> None:
+def test_commands_are_encoded_and_decoded(command: TaskCommand) -> None:
     assert decode_command(encode_command(command)) is command
 
 
 @pytest.mark.parametrize("line", [b"", b"[]", b"{}", b'{"order": "dance"}', b'{"order": 1}', b'"pause"', b"\xff"])
-def test_what_is_no_command_is_refused(line: bytes) -> None:
+def test_an_invalid_command_is_refused(line: bytes) -> None:
     with pytest.raises(ValueError, match=r".*"):
         decode_command(line)
 
 
 @given(st.lists(st.binary(max_size=30)), st.data())
-def test_lines_are_whole_however_the_bytes_come(pieces: list[bytes], data: st.DataObject) -> None:
+def test_lines_are_complete_however_the_bytes_arrive(pieces: list[bytes], data: st.DataObject) -> None:
     whole = b"".join(pieces)
     rest = iter([piece for piece in pieces if piece] + [b""])
     assert list(lines(lambda: next(rest))) == whole.split(b"\n")[:-1]
 
 
-def test_orders_are_given_in_order_and_their_end_means_stop(pipe: tuple[int, int]) -> None:
+def test_commands_are_passed_on_in_order_and_their_end_means_stop(pipe: tuple[int, int]) -> None:
     read, write = pipe
     given_orders: list[TaskCommand] = []
     ended = threading.Event()
@@ -67,7 +67,7 @@ def test_orders_are_given_in_order_and_their_end_means_stop(pipe: tuple[int, int
     assert given_orders == [TaskCommand.PAUSE, TaskCommand.FLUSH, TaskCommand.STOP]
 
 
-def test_the_last_report_arrives_whole_and_a_reader_that_sleeps_misses_only_older_ones(pipe: tuple[int, int]) -> None:
+def test_the_last_report_arrives_complete_and_a_slow_reader_misses_only_older_ones(pipe: tuple[int, int]) -> None:
     read, write = pipe
     with StatusPipe(write) as report:
         for number in range(50):  # no call waits, although nothing is read before all are made
@@ -84,7 +84,7 @@ def test_the_last_report_arrives_whole_and_a_reader_that_sleeps_misses_only_olde
     assert len(found) < 10
 
 
-def test_a_supervisor_that_is_gone_is_no_error(pipe: tuple[int, int]) -> None:
+def test_reporting_to_a_dead_supervisor_is_no_error(pipe: tuple[int, int]) -> None:
     read, write = pipe
     os.close(read)
     with StatusPipe(write) as report:
@@ -103,7 +103,7 @@ def test_a_reporter_ends_although_its_supervisor_never_reads(pipe: tuple[int, in
             thread.join()
 
 
-def test_a_message_that_is_no_text_does_not_silence_a_task(pipe: tuple[int, int]) -> None:
+def test_an_undecodable_message_does_not_stop_reports(pipe: tuple[int, int]) -> None:
     read, write = pipe
     with StatusPipe(write) as report:
         report(status(1, trace="half a character: \ud800"))

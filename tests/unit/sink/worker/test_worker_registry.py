@@ -63,7 +63,7 @@ class Worker:
         return {worker.worker_id: worker.slot for worker in self.roll.others(fresh=True)}
 
 
-def test_workers_see_each_other_with_slots_of_their_own() -> None:
+def test_workers_see_each_other_with_distinct_slots() -> None:
     world = World()
     a, b, c = (world.worker(name) for name in "abc")
     for worker in (a, b, c):
@@ -76,7 +76,7 @@ def test_workers_see_each_other_with_slots_of_their_own() -> None:
     assert a.roll.slot == 0
 
 
-def test_a_worker_that_leaves_leaves_nothing() -> None:
+def test_a_worker_that_leaves_removes_its_object() -> None:
     world = World()
     a, b = world.worker("a"), world.worker("b")
     a.turn()
@@ -87,7 +87,7 @@ def test_a_worker_that_leaves_leaves_nothing() -> None:
     assert world.worker("c").document.refresh().slots == {"b": 1}
 
 
-def test_a_worker_that_was_killed_is_gone_after_90_seconds_and_nothing_of_it_is_left() -> None:
+def test_a_killed_worker_is_removed_with_its_object_after_90_seconds() -> None:
     world = World()
     a, b = world.worker("a"), world.worker("b")
     a.turn()
@@ -106,7 +106,7 @@ def test_a_worker_that_was_killed_is_gone_after_90_seconds_and_nothing_of_it_is_
     assert c.roll.slot == 0, "the free slot is taken again"
 
 
-def test_pods_that_come_and_go_under_new_names_do_not_pile_up() -> None:
+def test_objects_of_replaced_pods_do_not_accumulate() -> None:
     world = World()
     for number in range(30):
         world.worker(f"pod-{number}").turn()
@@ -115,7 +115,7 @@ def test_pods_that_come_and_go_under_new_names_do_not_pile_up() -> None:
     assert len(world.worker("x").document.refresh().slots) <= 2
 
 
-def test_a_worker_that_slept_is_back_after_it_was_given_up() -> None:
+def test_a_suspended_worker_returns_after_it_was_removed() -> None:
     world = World()
     a, b = world.worker("a"), world.worker("b")
     a.turn()
@@ -132,7 +132,7 @@ def test_a_worker_that_slept_is_back_after_it_was_given_up() -> None:
 
 
 @pytest.mark.parametrize("by_ms", BOTH_WAYS)
-def test_whoever_writes_is_there_although_the_stores_clock_jumps(by_ms: int) -> None:
+def test_a_worker_that_writes_is_alive_although_the_stores_clock_jumps(by_ms: int) -> None:
     """What was written before a jump forward looks an hour old: that must free nobody's slot."""
     world = World()
     a, b = world.worker("a"), world.worker("b")
@@ -151,7 +151,7 @@ def test_whoever_writes_is_there_although_the_stores_clock_jumps(by_ms: int) -> 
     assert world.objects() == ["orders.json", "workers/a.json", "workers/b.json"]
 
 
-def test_a_worker_that_was_killed_is_gone_in_time_although_the_stores_clock_went_back() -> None:
+def test_a_killed_worker_is_removed_in_time_although_the_stores_clock_went_back() -> None:
     world = World()
     a, b = world.worker("a"), world.worker("b")
     a.turn()
@@ -166,7 +166,7 @@ def test_a_worker_that_was_killed_is_gone_in_time_although_the_stores_clock_went
     assert world.objects() == ["orders.json", "workers/b.json"]
 
 
-def test_the_silence_of_another_worker_is_counted_although_the_stores_clock_went_back() -> None:
+def test_the_age_of_a_workers_status_grows_although_the_stores_clock_went_back() -> None:
     """Whoever waits until all tasks have ended does not wait for a dead worker for an hour."""
     world = World()
     a, b = world.worker("a"), world.worker("b")
@@ -179,7 +179,7 @@ def test_the_silence_of_another_worker_is_counted_although_the_stores_clock_went
     assert 43_000 <= b.roll.silent_ms("a") <= 47_000
 
 
-def test_a_container_that_was_started_again_takes_its_place_over() -> None:
+def test_a_restarted_container_takes_over_its_entry() -> None:
     world = World()
     first = world.worker("pod-1", seed=1)
     first.turn()
@@ -190,7 +190,7 @@ def test_a_container_that_was_started_again_takes_its_place_over() -> None:
     assert world.objects() == ["orders.json", "workers/pod-1.json"]
 
 
-def test_two_processes_with_one_id_are_told_apart_and_both_are_seen() -> None:
+def test_two_processes_with_the_same_id_are_both_listed() -> None:
     world = World()
     first, second = world.worker("pod-1", seed=1), world.worker("pod-1", seed=2)
     first.turn()
@@ -210,7 +210,7 @@ def writes(faulty: FaultyStore) -> int:
     return sum(call.operation == "put" and "workers/" in call.key for call in faulty.calls)
 
 
-def test_a_status_is_written_when_it_changes_but_not_too_often() -> None:
+def test_a_changed_status_is_written_at_a_limited_rate() -> None:
     world = World()
     a = world.worker("a")
     a.turn()
@@ -230,7 +230,7 @@ def test_a_status_is_written_when_it_changes_but_not_too_often() -> None:
     assert writes(a.faulty) - before == 20
 
 
-def test_what_people_wait_for_is_written_within_a_second() -> None:
+def test_important_changes_are_written_within_a_second() -> None:
     world = World()
     a, b = world.worker("a"), world.worker("b")
     a.turn()
@@ -243,7 +243,7 @@ def test_what_people_wait_for_is_written_within_a_second() -> None:
 
 
 @pytest.mark.parametrize("kind", [FaultKind.LOST_ANSWER, FaultKind.LATE, FaultKind.UNAVAILABLE])
-def test_an_answer_that_is_lost_is_made_up_for_at_the_next_turn(kind: FaultKind) -> None:
+def test_a_lost_answer_is_recovered_in_the_next_round(kind: FaultKind) -> None:
     world = World()
     a, b = world.worker("a"), world.worker("b")
     a.turn()
@@ -262,7 +262,7 @@ def test_an_answer_that_is_lost_is_made_up_for_at_the_next_turn(kind: FaultKind)
 
 
 @pytest.mark.parametrize("kind", [FaultKind.LOST_ANSWER, FaultKind.LATE, FaultKind.UNAVAILABLE])
-def test_a_deletion_without_an_answer_leaves_nothing_behind_for_long(kind: FaultKind) -> None:
+def test_a_deletion_without_an_answer_is_repeated(kind: FaultKind) -> None:
     """Of the worker that leaves, and of one that was killed; whoever deletes it tries again."""
     world = World()
     a, b, c = (world.worker(name) for name in "abc")
@@ -282,7 +282,7 @@ def test_a_deletion_without_an_answer_leaves_nothing_behind_for_long(kind: Fault
     assert b.document.refresh().slots == {"b": 1}
 
 
-def test_a_deletion_that_lands_on_a_worker_that_is_back_is_made_up_for() -> None:
+def test_a_worker_that_returned_recovers_from_a_late_deletion() -> None:
     """A pod leaves, comes back under its name, and the deletion of its last life lands then."""
     world = World()
     first, b = world.worker("pod-1", seed=1), world.worker("b")
@@ -304,7 +304,7 @@ def test_a_deletion_that_lands_on_a_worker_that_is_back_is_made_up_for() -> None
     assert again.roll.slot not in {UNKNOWN, b.roll.slot}
 
 
-def test_while_the_store_is_away_others_are_as_they_were_last() -> None:
+def test_other_workers_keep_their_last_known_status_during_an_outage() -> None:
     world = World()
     a, b = world.worker("a"), world.worker("b")
     a.turn()
@@ -317,7 +317,7 @@ def test_while_the_store_is_away_others_are_as_they_were_last() -> None:
     assert [worker.worker_id for worker in a.roll.known_others()] == ["b"]
 
 
-def test_statuses_that_have_not_changed_are_not_fetched_again() -> None:
+def test_unchanged_statuses_are_not_fetched_again() -> None:
     world = World()
     a, b = world.worker("a"), world.worker("b")
     b.turn()
@@ -329,7 +329,7 @@ def test_statuses_that_have_not_changed_are_not_fetched_again() -> None:
     assert len(a.faulty.calls) == before + 2, "within a second nothing is asked"
 
 
-def test_a_status_that_cannot_be_read_does_not_hide_the_others() -> None:
+def test_an_unreadable_status_does_not_hide_the_others() -> None:
     world = World()
     a, b, c = (world.worker(name) for name in "abc")
     for worker in (b, c):
@@ -346,7 +346,7 @@ def test_a_status_that_cannot_be_read_does_not_hide_the_others() -> None:
     st.integers(0, 10_000),
     st.sampled_from([0.0, 0.1, 0.3]),
 )
-def test_whoever_lives_in_the_end_is_seen_by_all_under_a_slot_of_its_own(
+def test_every_surviving_worker_is_seen_by_all_with_its_own_slot(
     turns: list[tuple[int, int]], seed: int, rate: float
 ) -> None:
     world = World()
@@ -384,7 +384,7 @@ class NoDeleting(MemoryStore):
         raise AccessDenied(key, "s3:DeleteObject is not allowed")
 
 
-def test_without_the_right_to_delete_what_is_gone_stays_and_holds_up_nothing() -> None:
+def test_a_missing_right_to_delete_blocks_nothing() -> None:
     world = World()
     world.store = NoDeleting(clock=world.clock)
     a, b = world.worker("a"), world.worker("b")
@@ -402,7 +402,7 @@ def test_without_the_right_to_delete_what_is_gone_stays_and_holds_up_nothing() -
     assert c.document.refresh().slots == {"c": 0}
 
 
-def test_what_workers_share_is_no_topics_log() -> None:
+def test_objects_of_workers_are_not_taken_for_a_topics_log() -> None:
     """Whoever lists logs, verifies or collects finds them by the folders of topics."""
     world = World()
     a = world.worker("a")

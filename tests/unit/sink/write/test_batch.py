@@ -23,7 +23,7 @@ def message(topic: str, partition: int, offset: int, *, error: KafkaError | None
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(20))
-def test_every_record_is_in_one_piece_of_its_partition_and_in_order(seed: int) -> None:
+def test_every_record_is_in_exactly_one_piece_and_in_order(seed: int) -> None:
     random = Random(seed)
     topics = ["a", "b", "c"][: random.randint(1, 3)]
     nexts: dict[tuple[str, int], int] = defaultdict(int)
@@ -45,7 +45,7 @@ def test_every_record_is_in_one_piece_of_its_partition_and_in_order(seed: int) -
     assert seen == {key: list(range(end)) for key, end in nexts.items()}
 
 
-def test_columns_are_what_the_messages_say() -> None:
+def test_columns_have_the_messages_values() -> None:
     headers: list[tuple[str, str | bytes | None]] = [("a", b"1"), ("a", None)]
     batch = columns(
         [
@@ -63,7 +63,7 @@ def test_columns_are_what_the_messages_say() -> None:
     assert list(batch.leader_epochs) == [4, NO_LEADER_EPOCH, NO_LEADER_EPOCH]
 
 
-def test_a_cut_takes_all_columns() -> None:
+def test_a_slice_has_all_columns() -> None:
     batch = columns([message("t", 0, offset) for offset in range(5)])
     part = cut(batch, 2, 4)
     assert list(part.offsets) == [2, 3]
@@ -72,12 +72,12 @@ def test_a_cut_takes_all_columns() -> None:
     assert cut(batch, 0, 9) is batch
 
 
-def test_sizes_are_those_of_values() -> None:
+def test_the_size_of_a_batch_is_that_of_its_values() -> None:
     assert value_bytes([message("t", 0, 1000), Message(topic="t", partition=0, offset=1, value=None)]) == 4
     assert list(slices([])) == []
 
 
-def test_a_header_name_that_the_client_cannot_read_is_an_error_that_names_the_record(
+def test_an_unreadable_header_name_is_an_error_that_names_the_record(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The client raises SystemError for a header name that is not UTF-8 (seen with confluent-kafka 2.16)."""

@@ -58,13 +58,13 @@ def renewing(store: Locked, clock: ManualClock, *, waits: bool = True) -> Renewi
     return RenewingStore(store, lambda: HERE, clock, waits=waits)
 
 
-def test_what_new_credentials_allow_is_not_even_noticed() -> None:
+def test_a_request_that_new_credentials_allow_succeeds_unnoticed() -> None:
     store = locked(opens=1)
     renewing(store, ManualClock()).put("k", b"x", Create())
     assert (store.asked, store.renewals) == (2, 1)
 
 
-def test_a_refusal_is_one_that_passes_for_whoever_waits_and_says_what_is_missing() -> None:
+def test_a_refusal_is_retriable_and_names_the_missing_right() -> None:
     with pytest.raises(AccessRefused) as waits:
         renewing(locked(), ManualClock()).put("k", b"x", Create())
     assert waits.value.retriable
@@ -75,7 +75,7 @@ def test_a_refusal_is_one_that_passes_for_whoever_waits_and_says_what_is_missing
         renewing(locked(), ManualClock(), waits=False).put("k", b"x", Create())
 
 
-def test_credentials_are_looked_up_now_and_then_not_with_each_refusal() -> None:
+def test_credentials_are_looked_up_at_intervals_and_not_at_each_refusal() -> None:
     clock, store = ManualClock(), locked()
     access = renewing(store, clock)
     for _ in range(100):
@@ -90,7 +90,7 @@ def test_credentials_are_looked_up_now_and_then_not_with_each_refusal() -> None:
     assert store.renewals == 3
 
 
-def test_one_renewal_serves_all_who_were_refused_meanwhile() -> None:
+def test_one_renewal_serves_all_requests_refused_meanwhile() -> None:
     store = locked()
     access = renewing(store, ManualClock())
 
@@ -104,7 +104,7 @@ def test_one_renewal_serves_all_who_were_refused_meanwhile() -> None:
     assert store.renewals == 1
 
 
-def test_no_new_credentials_are_no_defect() -> None:
+def test_unchanged_credentials_are_no_defect() -> None:
     def nowhere() -> StoreLocation:
         raise ConfigError("store.url", "there is no such profile")
 
@@ -112,7 +112,7 @@ def test_no_new_credentials_are_no_defect() -> None:
         RenewingStore(locked(), nowhere, ManualClock(), waits=True).put("k", b"x", Create())
 
 
-def test_all_else_passes_as_it_is() -> None:
+def test_other_errors_pass_unchanged() -> None:
     inner = Locked()
     store = renewing(inner, ManualClock())
     probe(store, "topics", ManualClock(), Random(1))
@@ -131,7 +131,7 @@ def test_all_else_passes_as_it_is() -> None:
     assert (inner.renewals, store.url) == (0, inner.url)
 
 
-def test_a_listing_that_is_refused_is_a_refusal_too() -> None:
+def test_a_refused_listing_is_a_refusal() -> None:
     class Closed(Locked):
         def list(self, prefix: str, *, start_after: str = "") -> Iterator[object]:  # type: ignore[override]
             raise AccessDenied(prefix, "s3:ListBucket on bucket b answered 403")
@@ -142,7 +142,7 @@ def test_a_listing_that_is_refused_is_a_refusal_too() -> None:
     assert store.renewals == 1
 
 
-def test_a_refusal_is_known_by_what_came_of_it() -> None:
+def test_refusals_are_recognised_by_their_error() -> None:
     refusal = AccessRefused("k", "no")
     unknown = CommitUnknown("t", 0, "no certain answer")
     unknown.__cause__ = refusal
@@ -155,7 +155,7 @@ def test_a_refusal_is_known_by_what_came_of_it() -> None:
 # Where they come from
 
 
-def test_credentials_are_read_from_the_files_that_the_configuration_names_as_they_are_now(tmp_path: Path) -> None:
+def test_credentials_are_read_again_from_the_configured_files(tmp_path: Path) -> None:
     secrets = tmp_path / "s3.properties"
     secrets.write_text("id=old-id\nsecret=old-secret\n")
     written = {
@@ -177,7 +177,7 @@ def test_credentials_are_read_from_the_files_that_the_configuration_names_as_the
     assert location_now(options) == options.location
 
 
-def test_credentials_that_stand_in_the_configuration_stay(tmp_path: Path) -> None:
+def test_credentials_in_the_configuration_are_kept(tmp_path: Path) -> None:
     values = {"name": "n", "topics": "t", "bootstrap.servers": "x", "s3.bucket.name": "b"}
     keys = {"aws.access.key.id": "id", "aws.secret.access.key": "secret"}
     options = SinkOptions.parse({**values, **keys})
@@ -195,7 +195,7 @@ def make() -> Iterator[MakeRig]:
         yield build
 
 
-def test_a_task_whose_rights_are_taken_waits_says_so_and_goes_on_by_itself(make: MakeRig) -> None:
+def test_a_task_whose_rights_are_revoked_waits_reports_it_and_resumes(make: MakeRig) -> None:
     store = Locked()
     rig = make(renewing(store, ManualClock()), segment__ms="100")
     rig.kafka.produce(T0, range(5))
@@ -216,7 +216,7 @@ def test_a_task_whose_rights_are_taken_waits_says_so_and_goes_on_by_itself(make:
     assert rig.statuses[-1].trace == ""
 
 
-def test_a_task_that_is_refused_one_partition_runs_and_says_which_right_it_lacks(make: MakeRig) -> None:
+def test_a_task_refused_one_partition_runs_and_names_the_missing_right(make: MakeRig) -> None:
     store = Locked()
     store.refuses = lambda key: "partition=0/" in key
     rig = make(renewing(store, ManualClock()), segment__ms="100")
@@ -230,7 +230,7 @@ def test_a_task_that_is_refused_one_partition_runs_and_says_which_right_it_lacks
     rig.until(lambda: rig.next_offset(T0) == 5)
 
 
-def test_a_task_that_may_not_even_claim_its_partitions_waits(make: MakeRig) -> None:
+def test_a_task_without_the_right_to_claim_its_partitions_waits(make: MakeRig) -> None:
     store = locked()
     rig = make(renewing(store, ManualClock()), segment__ms="100")
     rig.kafka.produce(T0, range(5))

@@ -14,7 +14,7 @@ from keyfold_sink.write.io_pool import IoPool
 from keyfold_sink.write.serial_queue import SerialQueue
 
 
-def test_what_is_submitted_is_done_and_its_result_or_error_is_there() -> None:
+def test_a_submitted_call_gives_its_result_or_error() -> None:
     concurrent_calls = IoPool(2)
     assert concurrent_calls.submit(lambda: 3).result(60) == 3
     with pytest.raises(ZeroDivisionError):
@@ -22,7 +22,7 @@ def test_what_is_submitted_is_done_and_its_result_or_error_is_there() -> None:
     assert concurrent_calls.end(time.monotonic() + 60, time.monotonic)
 
 
-def test_no_more_calls_than_senders_are_under_way() -> None:
+def test_at_most_one_call_per_thread_is_in_flight() -> None:
     concurrent_calls = IoPool(3)
     lock, inside, most = threading.Lock(), 0, 0
 
@@ -43,7 +43,7 @@ def test_no_more_calls_than_senders_are_under_way() -> None:
     assert concurrent_calls.end(time.monotonic() + 60, time.monotonic)
 
 
-def test_lanes_that_wait_for_another_try_hold_up_no_other() -> None:
+def test_queues_that_wait_for_a_retry_block_no_others() -> None:
     concurrent_calls = IoPool(2)
     stuck = [SerialQueue(concurrent_calls, lambda _: None) for _ in range(20)]
     slow = Backoff(first_ms=60_000, cap_ms=60_000)
@@ -62,7 +62,7 @@ def test_lanes_that_wait_for_another_try_hold_up_no_other() -> None:
     assert concurrent_calls.end(time.monotonic() + 60, time.monotonic)
 
 
-def test_threads_have_an_end() -> None:
+def test_threads_end_with_the_pool() -> None:
     concurrent_calls, over = IoPool(2, threads_max=5), threading.Event()
 
     def wait() -> None:
@@ -77,7 +77,7 @@ def test_threads_have_an_end() -> None:
     assert concurrent_calls.end(time.monotonic() + 60, time.monotonic)
 
 
-def test_a_call_that_hangs_is_left_behind() -> None:
+def test_a_hanging_call_does_not_delay_the_end() -> None:
     concurrent_calls, over = IoPool(1), threading.Event()
     concurrent_calls.submit(over.wait, 10)
     dropped = concurrent_calls.submit(lambda: 1)

@@ -126,7 +126,7 @@ def test_flush_size_cuts_exactly_also_inside_a_batch(make: MakeBench) -> None:
     assert [s.record_count for s in bench.settle().segments] == [7, 7, 7, 7, 2]
 
 
-def test_time_rolls_a_silent_segment(make: MakeBench) -> None:
+def test_an_idle_segment_is_rolled_by_time(make: MakeBench) -> None:
     bench = make()
     bench.append(0, 3)
     bench.clock.advance(59_999)
@@ -148,7 +148,7 @@ def test_holes_belong_to_the_segment_before_or_after_them(make: MakeBench) -> No
     assert ranges == [(0, 15, 30), (30, 40, 41)]
 
 
-def test_a_hole_alone_moves_the_log_end(make: MakeBench) -> None:
+def test_a_hole_without_records_moves_the_log_end(make: MakeBench) -> None:
     bench = make()
     bench.writer.roll(RollReason.REQUEST)
     assert bench.settle().version == 2  # nothing to say, nothing committed
@@ -162,7 +162,7 @@ def test_a_hole_alone_moves_the_log_end(make: MakeBench) -> None:
     assert bench.settle().next_offset == 10
 
 
-def test_gaps_go_with_the_next_commit(make: MakeBench) -> None:
+def test_gaps_are_recorded_by_the_next_commit(make: MakeBench) -> None:
     bench = make()
     bench.writer.record_gap(Gap(0, 5, "why"))
     bench.append(5, 6)
@@ -170,7 +170,7 @@ def test_gaps_go_with_the_next_commit(make: MakeBench) -> None:
     assert bench.settle().gaps == (Gap(0, 5, "why"),)
 
 
-def test_a_large_segment_goes_up_in_parts(make: MakeBench) -> None:
+def test_a_large_segment_is_uploaded_in_parts(make: MakeBench) -> None:
     store = FaultyStore(MemoryStore())
     bench = make(store, policy=RollPolicy(1 << 40, 60_000))
     random = Random(3)
@@ -185,7 +185,7 @@ def test_a_large_segment_goes_up_in_parts(make: MakeBench) -> None:
     assert [c.operation for c in store.calls].count("upload.write") >= 3
 
 
-def test_a_part_that_is_sent_again_has_its_bytes(make: MakeBench) -> None:
+def test_a_repeated_part_has_the_same_bytes(make: MakeBench) -> None:
     kinds = (FaultKind.UNAVAILABLE, FaultKind.LOST_ANSWER)
     faults = [Fault(lambda call: call.operation == "upload.write", kind) for kind in kinds]
     bench = make(FaultyStore(MemoryStore(), faults), policy=RollPolicy(1 << 40, 60_000))
@@ -248,7 +248,7 @@ def append_in_small_parts(bench: Bench) -> list[Record]:
 
 
 @pytest.mark.parametrize(("operation", "kind", "nth"), UPLOAD_FAULTS)
-def test_a_segment_in_parts_is_committed_once_whatever_its_upload_meets(
+def test_a_segment_in_parts_is_committed_once_after_any_fault_of_its_upload(
     make: MakeBench, operation: str, kind: FaultKind, nth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partition, "PART_BYTES", SMALL_PART_BYTES)
@@ -283,7 +283,7 @@ def test_another_object_under_a_segments_name_is_not_committed(make: MakeBench) 
     assert ["never reuses object names" in str(error) for error in bench.crashes] == [True]
 
 
-def test_a_hole_whose_commit_had_no_answer_is_passed_in_the_end(make: MakeBench) -> None:
+def test_a_hole_whose_commit_had_no_answer_is_committed_eventually(make: MakeBench) -> None:
     """The store is away for longer than a commit is repeated, and nothing has landed."""
     is_away: list[bool] = []
     fault = Fault(lambda call: bool(is_away) and call.operation == "put", FaultKind.UNAVAILABLE, times=1500)
@@ -297,7 +297,7 @@ def test_a_hole_whose_commit_had_no_answer_is_passed_in_the_end(make: MakeBench)
     assert (manifest.next_offset, manifest.gaps) == (5, (Gap(0, 5, "why"),))
 
 
-def test_another_topic_id_stops_the_commit_and_a_topic_that_is_gone_does_not(make: MakeBench) -> None:
+def test_another_topic_id_stops_the_commit_and_a_deleted_topic_does_not(make: MakeBench) -> None:
     bench = make()
     bench.append(0, 5)
     bench.source.id = "X"
@@ -313,7 +313,7 @@ def test_another_topic_id_stops_the_commit_and_a_topic_that_is_gone_does_not(mak
     assert [type(error) for error in gone.crashes] == [TopicGone]
 
 
-def test_after_another_claim_nothing_is_committed_any_more(make: MakeBench) -> None:
+def test_nothing_is_committed_after_another_claim(make: MakeBench) -> None:
     bench = make()
     bench.append(0, 5)
     other = PartitionLog(bench.store, PLACE, clock=bench.clock, random=bench.random).claim_sink()
@@ -328,7 +328,7 @@ def test_after_another_claim_nothing_is_committed_any_more(make: MakeBench) -> N
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(40))
-def test_a_store_that_fails_by_chance_gets_every_record_once(make: MakeBench, seed: int) -> None:
+def test_a_randomly_failing_store_gets_every_record_once(make: MakeBench, seed: int) -> None:
     inner = MemoryStore()
     bench = make(inner, policy=RollPolicy(10_000_000, 60_000, flush_size=9))
     faulty = FaultyStore(inner, chaos=Chaos(Random(seed), rate=0.3))

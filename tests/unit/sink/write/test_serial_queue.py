@@ -27,7 +27,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield executor
 
 
-def test_jobs_of_a_lane_run_in_order_and_never_two_at_once(pool: ThreadPoolExecutor) -> None:
+def test_jobs_of_a_queue_run_in_order_and_never_concurrently(pool: ThreadPoolExecutor) -> None:
     queues = [SerialQueue(pool, lambda _: None) for _ in range(8)]
     seen: list[list[int]] = [[] for _ in queues]
     inside = [0] * len(queues)
@@ -45,7 +45,7 @@ def test_jobs_of_a_lane_run_in_order_and_never_two_at_once(pool: ThreadPoolExecu
     assert seen == [list(range(50))] * len(queues)
 
 
-def test_a_job_that_raises_closes_its_lane_and_drops_the_rest(pool: ThreadPoolExecutor) -> None:
+def test_a_job_that_raises_closes_its_queue_and_drops_the_rest(pool: ThreadPoolExecutor) -> None:
     crashes: list[BaseException] = []
     ended: list[int] = []
     ran: list[int] = []
@@ -70,7 +70,7 @@ def test_a_job_that_raises_closes_its_lane_and_drops_the_rest(pool: ThreadPoolEx
     assert ran == []
 
 
-def test_a_retry_goes_on_until_it_is_answered(pool: ThreadPoolExecutor) -> None:
+def test_a_job_is_retried_until_it_is_answered(pool: ThreadPoolExecutor) -> None:
     queue = SerialQueue(pool, lambda _: None)
     tries = iter([StoreUnavailable("k", "busy"), StoreUnavailable("k", "busy"), None])
 
@@ -83,7 +83,7 @@ def test_a_retry_goes_on_until_it_is_answered(pool: ThreadPoolExecutor) -> None:
     assert queue.retry(call, QUICK, Random(0)) == "done"
 
 
-def test_a_retry_does_not_repeat_what_repetition_does_not_cure(pool: ThreadPoolExecutor) -> None:
+def test_permanent_errors_are_not_retried(pool: ThreadPoolExecutor) -> None:
     def call() -> None:
         raise AccessDenied("k", "no")
 
@@ -91,7 +91,7 @@ def test_a_retry_does_not_repeat_what_repetition_does_not_cure(pool: ThreadPoolE
         SerialQueue(pool, lambda _: None).retry(call, QUICK, Random(0))
 
 
-def test_closing_a_lane_wakes_a_retry_and_is_no_crash(pool: ThreadPoolExecutor) -> None:
+def test_closing_a_queue_ends_a_retry_and_is_no_crash(pool: ThreadPoolExecutor) -> None:
     crashes: list[BaseException] = []
     queue = SerialQueue(pool, crashes.append)
     began = threading.Event()
@@ -115,7 +115,7 @@ class Body(bytearray):
     """Bytes of which one can see whether anybody still holds them."""
 
 
-def test_what_was_sent_in_vain_is_held_by_nobody_once_it_has_landed() -> None:
+def test_failed_requests_keep_no_body_in_memory_after_a_success() -> None:
     """Python's own search for rings of garbage comes seldom, and much has waited where a store was away."""
     landed = Answer(200, b"", {"ETag": '"e1"'})
     with scripted_server() as server, ThreadPoolExecutor(1) as pool:

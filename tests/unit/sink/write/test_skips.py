@@ -19,7 +19,7 @@ class FakeBatch:
         raise AssertionError("nobody waits here")
 
 
-def test_a_commit_in_the_middle_of_a_batch_waits_for_its_letters_and_the_next_one_does_so_again() -> None:
+def test_each_commit_within_a_batch_waits_for_the_batchs_dead_letters() -> None:
     skips, batch, later = Skips(), FakeBatch(3, 8), FakeBatch(20, 20)
     first, second = Gap(3, 4, "skipped: x"), Gap(8, 9, "skipped: x")
     skips.add((first, second), batch)
