@@ -63,12 +63,12 @@ RULES = list(rules())
 each_rule = each("rule", {rule.alert: rule for rule in RULES})
 
 
-def test_every_declared_metric_is_in_a_scrape() -> None:
+def test_every_declared_metric_appears_in_a_scrape() -> None:
     assert unserved() == []
 
 
 @each_rule
-def test_an_alert_names_only_metrics_and_labels_that_there_are(rule: Rule) -> None:
+def test_an_alert_uses_only_existing_metrics_and_labels(rule: Rule) -> None:
     known = all_served()
     for expression in rule.expressions:
         names = names_in(expression)
@@ -87,7 +87,7 @@ def unknown_values(matcher: Matcher) -> set[str]:
 
 
 @each_rule
-def test_an_alert_asks_its_own_service_alone(rule: Rule) -> None:
+def test_an_alert_queries_only_its_own_service(rule: Rule) -> None:
     service = rule.group.removeprefix("keyfold-")
     assert rule.labels["service"] == service
     for expression in rule.expressions:
@@ -96,14 +96,14 @@ def test_an_alert_asks_its_own_service_alone(rule: Rule) -> None:
 
 
 @each_rule
-def test_an_alert_on_a_name_that_others_have_too_holds_to_keyfolds_own(rule: Rule) -> None:
+def test_an_alert_on_a_shared_metric_name_selects_keyfolds_series(rule: Rule) -> None:
     foreign = {name for name in names_in(rule.expression).metrics if name.startswith("kafka_")}
     if foreign:
         assert any(name.startswith("keyfold_") for name in names_in(rule.expression).metrics), foreign
 
 
 @each_rule
-def test_an_alert_says_what_is_and_names_a_runbook_that_there_is(rule: Rule) -> None:
+def test_an_alert_has_a_description_and_an_existing_runbook(rule: Rule) -> None:
     assert set(rule.labels) == {"severity", "service"}
     assert rule.labels["severity"] in {"critical", "warning"}
     assert set(rule.annotations) == {"summary", "description", "runbook"}
@@ -114,7 +114,7 @@ def test_an_alert_says_what_is_and_names_a_runbook_that_there_is(rule: Rule) -> 
 
 
 @each_rule
-def test_annotations_use_labels_that_the_alert_has(rule: Rule) -> None:
+def test_annotations_use_labels_of_their_alert(rule: Rule) -> None:
     used = {name for text in rule.annotations.values() for name in re.findall(r"\$labels\.(\w+)", text)}
     fired = [case for case in firing() if case["alertname"] == rule.alert]
     (expected,) = fired[0]["exp_alerts"]
@@ -122,7 +122,7 @@ def test_annotations_use_labels_that_the_alert_has(rule: Rule) -> None:
 
 
 @pytest.mark.parametrize("name", ["metrics.md", "metrics-sink.md", "metrics-replica.md"])
-def test_questions_on_the_pages_of_metrics_name_only_what_there_is(name: str) -> None:
+def test_queries_on_the_metrics_pages_use_only_existing_names(name: str) -> None:
     section = (ROOT / "docs" / name).read_text(encoding="utf-8").partition("## Questions and alerts")[2]
     (block,) = re.findall(r"^```\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
     known = all_served()
@@ -137,17 +137,17 @@ def test_every_runbook_belongs_to_an_alert() -> None:
     assert {page.name for page in RUNBOOKS.glob("*.md")} == {Path(rule.annotations["runbook"]).name for rule in RULES}
 
 
-def test_names_are_taken_once() -> None:
+def test_names_of_alerts_are_unique() -> None:
     assert len({rule.alert for rule in RULES}) == len(RULES)
 
 
-def test_each_alert_has_a_world_that_it_fires_in_and_one_that_it_does_not() -> None:
+def test_each_alert_has_a_firing_and_a_silent_test_case() -> None:
     silent = {test["alertname"] for case in CASES for test in case["alert_rule_test"] if not test["exp_alerts"]}
     assert sorted(test["alertname"] for test in firing()) == sorted(rule.alert for rule in RULES)
     assert silent == {rule.alert for rule in RULES}
 
 
-def test_the_worlds_are_made_of_what_is_served() -> None:
+def test_the_test_cases_use_only_served_series() -> None:
     known = all_served()
     for case in CASES:
         for series in case["input_series"]:

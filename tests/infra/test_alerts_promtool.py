@@ -25,12 +25,12 @@ def test_prometheus_accepts_the_rules() -> None:
 
 
 @pytest.mark.parametrize("worlds", WORLDS)
-def test_each_alert_fires_when_it_should_and_not_when_it_should_not(worlds: str) -> None:
+def test_each_alert_fires_exactly_in_its_firing_cases(worlds: str) -> None:
     answer = promtool("test", "rules", worlds, folder=FOLDER)
     assert answer.returncode == 0, answer.stdout + answer.stderr
 
 
-def test_a_rule_that_never_fires_is_found(tmp_path: Path) -> None:
+def test_a_rule_that_never_fires_is_detected(tmp_path: Path) -> None:
     """What the test above would say of a broken alert: it must say something."""
     text = (FOLDER / "alerts.yaml").read_text(encoding="utf-8")
     broken = text.replace("keyfold_compactor_partitions_held) > 0", "keyfold_compactor_partitions_held) > 1000")
@@ -46,7 +46,7 @@ def test_a_rule_that_never_fires_is_found(tmp_path: Path) -> None:
 _GRAFANAS = {"$__rate_interval": "1m", "$__range": "1h", "$__interval": "1m"}
 
 
-def test_prometheus_reads_every_query_of_the_dashboard(tmp_path: Path) -> None:
+def test_prometheus_parses_every_query_of_the_dashboard(tmp_path: Path) -> None:
     panels = json.loads(PAGE.read_text(encoding="utf-8"))["panels"]
     queries = [target["expr"] for panel in panels for target in panel.get("targets", ())]
     assert len(queries) > len(panels) / 2

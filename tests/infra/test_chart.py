@@ -39,28 +39,28 @@ EXISTING = {
 
 
 @each_set
-def test_it_lints(values: Path) -> None:
+def test_the_chart_passes_helm_lint(values: Path) -> None:
     answer = helm("lint", values)
     assert answer.returncode == 0, answer.stdout + answer.stderr
 
 
 @each_set
 @pytest.mark.parametrize("version", VERSIONS)
-def test_objects_fit_the_schemas_of_kubernetes(values: Path, version: str) -> None:
+def test_objects_match_the_kubernetes_schemas(values: Path, version: str) -> None:
     for each in template(values):
         if each["apiVersion"].split("/")[0] not in ELSEWHERE:
             validate(each, version)
 
 
 @each_set
-def test_executors_fit_the_schemas_of_kubernetes(values: Path) -> None:
+def test_executors_match_the_kubernetes_schemas(values: Path) -> None:
     for each in template(values):
         if each["kind"] == "ConfigMap" and "executor.yaml" in each["data"]:
             validate(yaml.safe_load(each["data"]["executor.yaml"]), KUBERNETES_VERSION)
 
 
 @each_set
-def test_names_are_unique_and_all_is_in_the_namespace(values: Path) -> None:
+def test_names_are_unique_and_all_objects_are_in_the_namespace(values: Path) -> None:
     objects = template(values)
     names = [name_of(each) for each in objects]
     assert len(names) == len(set(names))
@@ -69,14 +69,14 @@ def test_names_are_unique_and_all_is_in_the_namespace(values: Path) -> None:
 
 
 @each_set
-def test_pods_keep_the_restricted_standard(values: Path) -> None:
+def test_pods_meet_the_restricted_standard(values: Path) -> None:
     found = {pod.owner: breaches(pod) for pod in pods(template(values))}
     assert found
     assert {owner: what for owner, what in found.items() if what} == {}
 
 
 @each_set
-def test_pods_write_to_volumes_only_and_get_no_token_that_they_do_not_need(values: Path) -> None:
+def test_pods_write_only_to_volumes_and_get_no_unneeded_token(values: Path) -> None:
     for pod in pods(template(values)):
         for container in pod.containers:
             assert container["securityContext"]["readOnlyRootFilesystem"] is True
@@ -88,7 +88,7 @@ def test_pods_write_to_volumes_only_and_get_no_token_that_they_do_not_need(value
 
 
 @each_set
-def test_containers_say_what_they_take(values: Path) -> None:
+def test_containers_have_requests_and_limits(values: Path) -> None:
     for pod in pods(template(values)):
         if pod.owner.endswith("executor.yaml"):
             continue  # Spark sets it from its own settings
@@ -98,7 +98,7 @@ def test_containers_say_what_they_take(values: Path) -> None:
 
 
 @each_set
-def test_selectors_find_their_pods_and_no_others(values: Path) -> None:
+def test_selectors_match_exactly_their_pods(values: Path) -> None:
     objects = template(values)
     made = pods(objects)
     for each in objects:
@@ -120,7 +120,7 @@ def test_selectors_find_their_pods_and_no_others(values: Path) -> None:
 
 
 @each_set
-def test_named_ports_are_there(values: Path) -> None:
+def test_named_ports_exist(values: Path) -> None:
     objects = template(values)
     for each in objects:
         if each["kind"] == "Service":
@@ -136,7 +136,7 @@ def test_named_ports_are_there(values: Path) -> None:
 
 
 @each_set
-def test_every_config_map_secret_and_account_that_is_named_is_there(values: Path) -> None:
+def test_every_referenced_config_map_secret_and_account_exists(values: Path) -> None:
     objects = template(values)
     there = {name_of(each) for each in objects}
     keys = {name_of(each): set(each["data"]) for each in objects if each["kind"] in {"ConfigMap", "Secret"}}
@@ -155,7 +155,7 @@ def test_every_config_map_secret_and_account_that_is_named_is_there(values: Path
 
 
 @each_set
-def test_configurations_are_accepted_by_keyfold(values: Path) -> None:
+def test_rendered_configurations_are_accepted_by_keyfold(values: Path) -> None:
     objects = template(values)
     prefix = "clicks" if values.stem == "sink-only" else "kf-keyfold"
     there = {each["metadata"]["name"] for each in objects if each["kind"] == "ConfigMap"}
@@ -188,7 +188,7 @@ def test_placeholders_are_variables_of_the_pod_or_files_of_a_secret(values: Path
 
 
 @each_set
-def test_commands_are_those_of_keyfold(values: Path, tmp_path: Path) -> None:
+def test_commands_exist_in_keyfold(values: Path, tmp_path: Path) -> None:
     for pod in pods(template(values)):
         for container in pod.containers:
             words = [*container.get("command", []), *container.get("args", [])]
@@ -199,7 +199,7 @@ def test_commands_are_those_of_keyfold(values: Path, tmp_path: Path) -> None:
 
 
 @each_set
-def test_executors_are_authenticated_and_what_they_are_sent_is_encrypted(values: Path) -> None:
+def test_executors_are_authenticated_and_their_traffic_is_encrypted(values: Path) -> None:
     """Tasks carry the store's credentials."""
     for pod in pods(template(values)):
         words = " ".join(word for container in pod.containers for word in container.get("args", []))
@@ -223,7 +223,7 @@ def parse(words: list[str], folder: Path) -> None:
 
 
 @each_set
-def test_what_a_command_reads_is_mounted(values: Path) -> None:
+def test_files_that_a_command_reads_are_mounted(values: Path) -> None:
     objects = template(values)
     for pod in pods(objects):
         maps = {volume["name"]: volume["configMap"]["name"] for volume in pod.spec["volumes"] if "configMap" in volume}

@@ -22,16 +22,16 @@ def schema() -> dict[str, Any]:
     return found
 
 
-def test_readme_is_printed_from_the_values() -> None:
+def test_the_readme_is_generated_from_the_values() -> None:
     assert chart_docs.README.read_text() == chart_docs.page(), "run `make docs`"
 
 
 @pytest.mark.parametrize("copy", chart_docs.COPIES, ids=lambda path: path.name)
-def test_what_the_chart_embeds_is_what_it_was_copied_from(copy: Path) -> None:
+def test_embedded_files_match_their_originals(copy: Path) -> None:
     assert copy.read_bytes() == chart_docs.COPIES[copy].read_bytes(), "run `make docs`"
 
 
-def test_every_value_is_explained() -> None:
+def test_every_value_has_a_comment() -> None:
     found = chart_docs.values()
     explained = [value.path for value in found if value.text]
 
@@ -41,15 +41,15 @@ def test_every_value_is_explained() -> None:
     assert [value.path for value in found if value.is_leaf and not is_covered(value.path)] == []
 
 
-def test_the_default_values_fit_the_schema() -> None:
+def test_the_default_values_match_the_schema() -> None:
     jsonschema.Draft202012Validator(schema()).validate(yaml.safe_load((CHART / "values.yaml").read_text()))
 
 
-def test_the_schema_is_a_schema() -> None:
+def test_the_schema_is_valid() -> None:
     jsonschema.Draft202012Validator.check_schema(schema())
 
 
-def test_the_schema_knows_each_default_and_nothing_else() -> None:
+def test_the_schema_has_every_default_value() -> None:
     known = set(_schema_paths(schema(), schema(), ""))
     given = {value.path for value in chart_docs.values()}
     missing = {path for path in given - known if not _is_free(path)}
@@ -63,7 +63,7 @@ def test_every_object_of_the_schema_is_closed_or_a_map() -> None:
 
 
 @pytest.mark.parametrize("path", SETS, ids=lambda path: path.stem)
-def test_a_documented_set_of_values_fits_the_schema_and_says_what_it_is_for(path: Path) -> None:
+def test_a_documented_set_of_values_matches_the_schema_and_has_a_purpose(path: Path) -> None:
     jsonschema.Draft202012Validator(schema()).validate(yaml.safe_load(path.read_text()))
     assert path.read_text().startswith("# ")
 

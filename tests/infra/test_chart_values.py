@@ -18,7 +18,7 @@ from tests.support.rendered import Object, breaches, name_of, pods, selects
 pytestmark = pytest.mark.real
 
 
-def test_a_sink_is_a_static_member_by_its_pods_name() -> None:
+def test_a_sink_is_a_static_member_named_by_its_pod() -> None:
     options = sink_options(template(with_values()))
     own_id = options.consumer["group.instance.id"]
     assert re.fullmatch("given-[0-9a-f]{8}", own_id)
@@ -30,7 +30,7 @@ def test_a_sink_is_a_static_member_by_its_pods_name() -> None:
 
 
 @pytest.mark.parametrize(("flush_ms", "grace_s"), [(None, 55), (90_000, 120), (1_500, 32)])
-def test_a_sink_has_longer_to_end_than_its_tasks_to_flush(flush_ms: int | None, grace_s: int) -> None:
+def test_a_sinks_grace_period_exceeds_its_tasks_flush_time(flush_ms: int | None, grace_s: int) -> None:
     from keyfold_sink.worker.run import WorkerTimings, limits
 
     given = {} if flush_ms is None else {"task.shutdown.graceful.timeout.ms": flush_ms}
@@ -40,7 +40,7 @@ def test_a_sink_has_longer_to_end_than_its_tasks_to_flush(flush_ms: int | None, 
     assert set_grace_s > limits(sink_options(objects)).stop_s + WorkerTimings().leave_s
 
 
-def test_a_sink_has_the_memory_that_its_tasks_may_take() -> None:
+def test_a_sinks_memory_limit_covers_its_tasks() -> None:
     pod = found_pod(template(with_values()), "StatefulSet/kf-keyfold-sink")
     for values in VALUE_SETS.glob("*.yaml"):
         given = yaml.safe_load(values.read_text())
@@ -55,7 +55,7 @@ def test_a_sink_has_the_memory_that_its_tasks_may_take() -> None:
             assert int(limit.removesuffix("Mi")) >= 100 + tasks * (200 + buffer_mib), values
 
 
-def test_probes_ask_what_they_mean() -> None:
+def test_probes_use_the_matching_endpoints() -> None:
     objects = template(with_values({"compactor": {"mode": "loop"}, "replica": {"enabled": True}}))
     for owner in ("StatefulSet/kf-keyfold-sink", "Deployment/kf-keyfold-compactor", "Deployment/kf-keyfold-replica"):
         container = found_pod(objects, owner).containers[0]
@@ -65,7 +65,7 @@ def test_probes_ask_what_they_mean() -> None:
     assert not [key for key in cron.containers[0] if key.endswith("Probe")], "a run is bounded by its deadline"
 
 
-def test_a_change_of_the_configuration_makes_new_pods() -> None:
+def test_a_changed_configuration_replaces_the_pods() -> None:
     def mark(values: Mapping[str, Any]) -> str:
         found = one(template(values), "StatefulSet", "kf-keyfold-sink")["spec"]["template"]["metadata"]["annotations"]
         return str(found["keyfold/config"])
@@ -74,20 +74,20 @@ def test_a_change_of_the_configuration_makes_new_pods() -> None:
     assert mark(with_values()) != mark(with_values({"sink": {"config": {"segment.ms": 1000}}}))
 
 
-def test_numbers_stay_whole() -> None:
+def test_large_numbers_are_rendered_as_integers() -> None:
     values = {"buffer.memory": 1_073_741_824, "segment.bytes": "9007199254740993", "source.gap.policy": "record"}
     found = config(template(with_values({"sink": {"config": values}})), "sink")
     assert found["buffer.memory"] == "1073741824"
     assert found["segment.bytes"] == "9007199254740993"
 
 
-def test_a_services_own_configuration_wins_over_what_is_said_of_the_store() -> None:
+def test_a_services_own_configuration_overrides_the_store_values() -> None:
     objects = template(with_values({"replica": {"enabled": True, "config": {"s3.bucket.name": "other"}}}))
     assert config(objects, "replica")["s3.bucket.name"] == "other"
     assert config(objects, "compactor")["s3.bucket.name"] == "log"
 
 
-def test_a_registration_may_name_the_secrets_of_its_service_and_nothing_else() -> None:
+def test_a_registration_may_use_only_the_secrets_of_its_service() -> None:
     secrets = {
         "secretEnv": {name: {"secretName": "dr", "key": "k"} for name in ("DR_SECRET", "DR_KEY_ID")},
         "secretFiles": [{"secretName": n, "mountPath": f"/run/secrets/{n}"} for n in ("dr", "eu")],
@@ -107,7 +107,7 @@ def test_a_registration_may_name_the_secrets_of_its_service_and_nothing_else() -
     assert running == ["DR_KEY_ID|DR_SECRET", "/run/secrets/dr,/run/secrets/eu"]
 
 
-def test_sparks_driver_may_do_to_pods_what_it_does_and_nothing_else() -> None:
+def test_sparks_driver_has_exactly_the_pod_rights_that_it_uses() -> None:
     objects = template(VALUE_SETS / "spark-kubernetes.yaml")
     assert one(objects, "Role", "kf-keyfold-compactor")["rules"] == [
         {
@@ -120,7 +120,7 @@ def test_sparks_driver_may_do_to_pods_what_it_does_and_nothing_else() -> None:
     assert others == []
 
 
-def test_executors_are_kept_apart_from_the_driver() -> None:
+def test_executors_are_separated_from_the_driver() -> None:
     objects = template(VALUE_SETS / "spark-kubernetes.yaml")
     executor = next(pod for pod in pods(objects) if pod.owner.endswith("executor.yaml"))
     words = command(found_pod(objects, "Deployment/kf-keyfold-compactor"))
@@ -134,14 +134,14 @@ def test_executors_are_kept_apart_from_the_driver() -> None:
     assert "--once" not in words
 
 
-def test_spark_submit_is_called_where_it_is_asked_for() -> None:
+def test_spark_submit_is_used_if_configured() -> None:
     words = command(found_pod(template(VALUE_SETS / "spark-submit-cron.yaml"), "CronJob/kf-keyfold-compactor"))
     assert words[:2] == ["/opt/spark/bin/spark-submit", "--master=k8s://https://kubernetes.default.svc"]
     assert words[-4:] == ["run", "/etc/keyfold/compact.json", "--once", "--json"]
     assert "spark.authenticate=true" in words
 
 
-def test_credentials_of_a_secret_reach_all_that_open_the_bucket() -> None:
+def test_credentials_of_a_secret_reach_every_container_that_opens_the_bucket() -> None:
     values = with_values(
         {
             "store": {"credentials": {"secretName": "s3-keys"}},
@@ -155,7 +155,7 @@ def test_credentials_of_a_secret_reach_all_that_open_the_bucket() -> None:
                 assert "AWS_SECRET_ACCESS_KEY" in {variable["name"] for variable in container["env"]}, pod.owner
 
 
-def test_network_policies_deny_what_is_not_listed() -> None:
+def test_network_policies_deny_unlisted_traffic() -> None:
     objects = template(VALUE_SETS / "spark-kubernetes.yaml")
     policies = [each["spec"] for each in objects if each["kind"] == "NetworkPolicy"]
     for pod in pods(objects):
@@ -166,7 +166,7 @@ def test_network_policies_deny_what_is_not_listed() -> None:
     assert ports(objects, "kf-keyfold-compactor") == {443, 6443}
 
 
-def test_ports_of_brokers_and_store_are_read_from_their_addresses() -> None:
+def test_ports_of_brokers_and_store_come_from_their_addresses() -> None:
     values = with_values(
         {
             "store": {"url": "http://s3:9000"},
@@ -186,7 +186,7 @@ CREDENTIALS = {
 
 
 @pytest.mark.parametrize("key", CREDENTIALS)
-def test_where_a_node_gives_credentials_is_open_only_where_that_is_asked_for(key: str) -> None:
+def test_the_nodes_credential_endpoint_is_reachable_only_if_configured(key: str) -> None:
     store = {"store": {"to": [{"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}}], "ports": [443]}}
     assert not blocks(with_values({"networkPolicy": store})) & set().union(*CREDENTIALS.values())
     opened = with_values({"networkPolicy": {**store, key: {"enabled": True}}})
@@ -205,7 +205,7 @@ def ports(objects: list[Object], policy: str) -> set[int]:
     return {port["port"] for rule in rules for port in rule.get("ports", [])}
 
 
-def test_a_scaled_sink_leaves_the_number_of_its_pods_to_who_scales() -> None:
+def test_a_scaled_sink_leaves_its_replica_count_to_the_scaler() -> None:
     fixed = one(template(with_values({"sink": {"replicas": 3}})), "StatefulSet", "kf-keyfold-sink")
     assert fixed["spec"]["replicas"] == 3
     objects = template(VALUE_SETS / "sink-only.yaml")
@@ -216,7 +216,7 @@ def test_a_scaled_sink_leaves_the_number_of_its_pods_to_who_scales() -> None:
     assert all(isinstance(value, str) for value in trigger["metadata"].values())
 
 
-def test_what_is_said_of_a_trigger_wins_over_the_charts() -> None:
+def test_trigger_values_override_the_charts_defaults() -> None:
     said = {"topic": "users", "offsetResetPolicy": "latest", "lagThreshold": "5"}
     scaling = {"type": "keda", "lagPerPod": 7, "kedaMetadata": said}
     given = with_values({"sink": {"config": {"topics": "users,orders"}, "autoscaling": scaling}})
@@ -234,14 +234,14 @@ def groups(*changes: Mapping[str, Any]) -> list[str]:
     return [group["name"] for group in found]
 
 
-def test_rules_are_those_of_the_services_that_run() -> None:
+def test_alert_rules_are_those_of_the_enabled_services() -> None:
     assert groups({"compactor": {"mode": "loop"}}) == ["keyfold", "keyfold-sink", "keyfold-compactor"]
     assert groups({"compactor": {"mode": "off"}}) == ["keyfold", "keyfold-sink"]
     assert groups({"compactor": {"mode": "off"}}, PUSHES) == ["keyfold", "keyfold-sink"]
     assert groups({"monitoring": {"prometheusRule": {"services": ["replica"]}}}) == ["keyfold", "keyfold-replica"]
 
 
-def test_a_cron_job_that_pushes_nothing_has_no_alerts() -> None:
+def test_a_cron_job_without_pushed_metrics_has_no_alerts() -> None:
     """Nobody has scraped its pods for two hours: `absent_over_time` would fire for ever, the others never."""
     cron = {"compactor": {"mode": "cron"}}
     assert groups(cron) == ["keyfold", "keyfold-sink"]
@@ -250,7 +250,7 @@ def test_a_cron_job_that_pushes_nothing_has_no_alerts() -> None:
     assert groups(cron, asked_for) == ["keyfold", "keyfold-compactor"], "another release may run a loop"
 
 
-def test_somebody_is_woken_later_where_runs_are_rare() -> None:
+def test_alerts_wait_longer_if_runs_are_rare() -> None:
     daily = {"monitoring": {"prometheusRule": {"noRunAfterSeconds": 180_000}}}
     for changes, limit_s in (((), 7200), ((daily,), 180_000)):
         objects = template(with_values(RULE, PUSHES, *changes))
@@ -261,7 +261,7 @@ def test_somebody_is_woken_later_where_runs_are_rare() -> None:
     assert len(changed) == 1, "nothing else depends on it"
 
 
-def test_the_message_says_where_no_alert_is_about_the_compactor() -> None:
+def test_the_notes_mention_a_compactor_without_alerts() -> None:
     def said(*changes: Mapping[str, Any]) -> bool:
         notes = template_text(with_values(*changes), command="notes")
         return "No alert covers the compactor" in notes and "metrics.push.url" in notes
@@ -274,7 +274,7 @@ def test_the_message_says_where_no_alert_is_about_the_compactor() -> None:
     assert not said(RULE, {"monitoring": {"prometheusRule": {"services": ["sink"]}}})
 
 
-def test_rules_and_dashboard_arrive_as_they_are_written() -> None:
+def test_rules_and_dashboard_are_rendered_unchanged() -> None:
     objects = template(VALUE_SETS / "eks-irsa.yaml")
     written = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())["groups"]
     arrived = one(objects, "PrometheusRule", "kf-keyfold")["spec"]["groups"]
@@ -283,26 +283,26 @@ def test_rules_and_dashboard_arrive_as_they_are_written() -> None:
     assert json.loads(one(objects, "ConfigMap", "kf-keyfold-dashboard")["data"]["keyfold.json"]) == dashboard
 
 
-def test_a_token_is_made_where_none_is_given() -> None:
+def test_a_token_is_generated_if_none_is_given() -> None:
     made = one(template(with_values()), "Secret", "kf-keyfold-rest")
     assert len(made["data"]["token"]) >= 40
     given = template(with_values({"sink": {"rest": {"tokenSecretName": "mine"}}}))
     assert not [each for each in given if each["kind"] == "Secret"]
 
 
-def test_openshift_gives_its_own_users() -> None:
+def test_openshift_assigns_its_own_users() -> None:
     objects = template(with_values({"sink": {"runAsUser": None}, "compactor": {"runAsUser": None}}))
     for pod in pods(objects):
         assert not {"runAsUser", "runAsGroup", "fsGroup"} & set(pod.spec["securityContext"])
         assert breaches(pod) == []
 
 
-def test_services_that_are_off_leave_nothing_behind() -> None:
+def test_disabled_services_render_no_objects() -> None:
     objects = template({"store": {"bucket": "log"}, "sink": {"enabled": False}, "compactor": {"mode": "off"}})
     assert {each["kind"] for each in objects} == {"NetworkPolicy"}
 
 
-def test_commands_of_the_runbooks_name_what_the_chart_makes() -> None:
+def test_commands_in_the_runbooks_use_the_charts_object_names() -> None:
     made: set[str] = set()
     for mode in ("cron", "loop"):
         objects = template(with_values({"compactor": {"mode": mode}, "replica": {"enabled": True}}), name="keyfold")
@@ -342,7 +342,7 @@ def test_commands_of_the_runbooks_name_what_the_chart_makes() -> None:
         ({"sink": {"secretEnv": {"A-B": {"secretName": "a", "key": "b"}}}}, "A-B"),
     ],
 )
-def test_wrong_values_are_refused_by_name(change: Mapping[str, Any], said: str) -> None:
+def test_invalid_values_are_refused_by_name(change: Mapping[str, Any], said: str) -> None:
     with pytest.raises(KeyfoldError) as refused:
         template_text(with_values(change))
     assert "values don't meet the specifications of the schema" in str(refused.value)
@@ -369,7 +369,7 @@ def test_wrong_values_are_refused_by_name(change: Mapping[str, Any], said: str) 
         (with_values({"sink": {"pod": {"labels": {"app.kubernetes.io/name": "x"}}}}), "is set by the chart"),
     ],
 )
-def test_what_cannot_work_is_refused_with_what_to_do(values: Mapping[str, Any], said: str) -> None:
+def test_values_that_cannot_work_are_refused_with_a_hint(values: Mapping[str, Any], said: str) -> None:
     with pytest.raises(KeyfoldError) as refused:
         template_text(values)
     assert said in str(refused.value)

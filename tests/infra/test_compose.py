@@ -31,13 +31,13 @@ def final(service: dict[str, Any]) -> Stage:
     return stages((ROOT / service["build"]["dockerfile"]).read_text())[-1]
 
 
-def test_compose_takes_it() -> None:
+def test_compose_accepts_the_file() -> None:
     parsed = PyOptions(apply_merge=True).from_yaml(TEXT)
     parsed.validate()
     assert sorted(parsed.service_names()) == sorted(SERVICES)
 
 
-def test_compose_would_refuse_a_mistake() -> None:
+def test_compose_refuses_a_mistake() -> None:
     with pytest.raises(ValueError, match="memlimit"):
         PyOptions(apply_merge=True).from_yaml(TEXT.replace("mem_limit: 3g", "memlimit: 3g"))
 
@@ -49,7 +49,7 @@ def test_every_port_is_on_loopback() -> None:
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_our_containers_have_no_rights(name: str) -> None:
+def test_own_containers_have_no_privileges(name: str) -> None:
     service = SERVICES[name]
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
@@ -57,7 +57,7 @@ def test_our_containers_have_no_rights(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_our_images_are_built_from_this_repository(name: str) -> None:
+def test_own_images_are_built_from_this_repository(name: str) -> None:
     service = SERVICES[name]
     assert (COMPOSE / service["build"]["context"]).resolve() == ROOT
     image = service["build"]["dockerfile"].split("/")[2]
@@ -71,7 +71,7 @@ def test_other_images_are_pinned_by_a_full_version() -> None:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_what_is_mounted_is_there(name: str) -> None:
+def test_mounted_files_exist(name: str) -> None:
     for volume in SERVICES[name].get("volumes", []):
         source, _, target = volume.partition(":")
         if source.startswith("."):
@@ -82,7 +82,7 @@ def test_what_is_mounted_is_there(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_keyfold_knows_the_command(name: str, tmp_path: Path) -> None:
+def test_commands_of_the_stack_exist_in_keyfold(name: str, tmp_path: Path) -> None:
     service = SERVICES[name]
     words = [*final(service).last("ENTRYPOINT").words, *service["command"]]
     words = words[words.index("keyfold") + 1 :]
@@ -100,7 +100,7 @@ def environment(name: str) -> dict[str, str]:
     return dict(SERVICES[name]["environment"])
 
 
-def test_keyfold_takes_the_configurations() -> None:
+def test_configurations_of_the_stack_are_accepted_by_keyfold() -> None:
     folder = COMPOSE / "config"
     sink = SinkOptions.parse(read_config(folder / "sink.json", environ=environment("sink")))
     compact = CompactOptions.parse(read_config(folder / "compact.json", environ=environment("compactor")))
@@ -110,7 +110,7 @@ def test_keyfold_takes_the_configurations() -> None:
     assert (sink.topics_dir, compact.topics_dir, replica.topics_dir) == ("topics", "topics", "topics")
 
 
-def test_prometheus_scrapes_what_is_served() -> None:
+def test_prometheus_scrapes_every_served_port() -> None:
     scraped = yaml.safe_load((COMPOSE / "prometheus.yaml").read_text())
     targets = {job["job_name"]: job["static_configs"][0]["targets"] for job in scraped["scrape_configs"]}
     assert targets == {
@@ -127,7 +127,7 @@ def test_prometheus_scrapes_what_is_served() -> None:
     assert set(scraped["rule_files"]) <= mounted
 
 
-def test_grafana_finds_the_dashboard_and_its_data() -> None:
+def test_grafana_has_the_dashboard_and_its_data_source() -> None:
     folder = COMPOSE / "grafana" / "provisioning"
     (source,) = yaml.safe_load((folder / "datasources" / "prometheus.yaml").read_text())["datasources"]
     assert source["isDefault"]

@@ -25,7 +25,7 @@ def one(kind: str, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("version", ["1.29", "1.34"])
-def test_objects_fit_the_schemas_of_kubernetes(version: str) -> None:
+def test_objects_match_the_kubernetes_schemas(version: str) -> None:
     for each in [*OBJECTS, SCRIPT]:
         kubernetes_validate.validate(each, version, strict=True)
         assert each["metadata"].get("namespace", "keyfold") == "keyfold"
@@ -34,7 +34,7 @@ def test_objects_fit_the_schemas_of_kubernetes(version: str) -> None:
 @pytest.mark.parametrize(
     "pod", [*(each["spec"]["template"]["spec"] for each in OBJECTS if each["kind"] == "Deployment"), SCRIPT["spec"]]
 )
-def test_pods_fit_the_restricted_standard(pod: dict[str, Any]) -> None:
+def test_pods_of_kind_meet_the_restricted_standard(pod: dict[str, Any]) -> None:
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     for container in pod["containers"]:
@@ -42,7 +42,7 @@ def test_pods_fit_the_restricted_standard(pod: dict[str, Any]) -> None:
         assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
-def test_servers_are_where_the_values_say() -> None:
+def test_servers_have_the_addresses_of_the_values() -> None:
     for address in (VALUES["store"]["url"].removeprefix("http://"), VALUES["sink"]["bootstrapServers"]):
         host, _, port = address.partition(":")
         name, namespace, _ = host.split(".")
@@ -55,7 +55,7 @@ def test_servers_are_where_the_values_say() -> None:
         assert {each["port"] for each in service["spec"]["ports"]} == set(served)
 
 
-def test_the_secret_is_what_the_values_name() -> None:
+def test_the_secret_is_the_one_that_the_values_name() -> None:
     secret = one("Secret", VALUES["store"]["credentials"]["secretName"])
     assert set(secret["stringData"]) == {"access-key-id", "secret-access-key"}
     for key, value in secret["stringData"].items():
@@ -68,13 +68,13 @@ def test_images_are_those_of_the_laptop_stack() -> None:
     assert SCRIPT["spec"]["containers"][0]["image"] == COMPOSE["setup"]["image"]
 
 
-def test_the_script_has_the_variables_that_it_reads() -> None:
+def test_the_script_defines_the_variables_that_it_reads() -> None:
     given = {each["name"] for each in SCRIPT["spec"]["containers"][0]["env"]}
     assert given == set(COMPOSE["setup"]["environment"]) - {"REPLICA"}
     assert VALUES["store"]["bucket"] in (INFRA / "compose" / "setup.py").read_text()
 
 
-def test_what_the_guide_names_is_there() -> None:
+def test_names_in_the_guide_exist() -> None:
     named = set(re.findall(r"infra/[\w./-]*\w", GUIDE))
     assert {path for path in named if not (INFRA.parent / path).exists()} == set()
     assert len(named) >= 8

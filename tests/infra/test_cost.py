@@ -56,7 +56,7 @@ def near(asked: Asked, expected: Asked, within: float = 0.01) -> None:
 
 
 @pytest.mark.parametrize("is_busy", [False, True])
-def test_an_hour_of_a_worker(is_busy: bool) -> None:
+def test_requests_of_a_worker_in_an_hour(is_busy: bool) -> None:
     clock = ManualClock()
     store = CountedStore(MemoryStore(clock=clock))
     folder, dice = sink_folder("topics", "users"), Random(1)
@@ -117,13 +117,13 @@ def rolled(rolls: int, records_a_roll: int, value_bytes: int) -> tuple[Asked, Co
     return counted(store.calls), store
 
 
-def test_a_day_of_rolls() -> None:
+def test_requests_of_a_day_of_rolls() -> None:
     rolls = bill.DAY_S * 1000 // SEGMENT_MS
     asked, _ = rolled(rolls, 1, 10)
     near(asked, bill.roll() * rolls)
 
 
-def test_a_segment_in_parts() -> None:
+def test_requests_of_a_segment_in_parts() -> None:
     value_bytes = 4 * 1024 * 1024
     asked, store = rolled(1, 5, value_bytes)
     assert store.calls["upload.write"] >= 2
@@ -152,7 +152,7 @@ def job(store: CountedStore, clock: ManualClock) -> Job:
     )
 
 
-def test_a_run_that_finds_nothing_and_a_pass_with_what_comes_after_it() -> None:
+def test_requests_of_an_idle_run_and_of_a_pass_with_its_gc() -> None:
     clock = ManualClock()
     inner = MemoryStore(clock=clock)
     for topic in ("a", "b"):
@@ -223,7 +223,7 @@ def replicated(worlds: Worlds, then: Mapping[int, Callable[[], object]]) -> tupl
     return sides[0], sides[1]
 
 
-def test_an_hour_of_a_replica_idle_and_with_rolls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_of_a_replica_in_an_hour_idle_and_with_rolls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "ThreadPoolExecutor", _Inline)
     worlds = Worlds.new()
     logs = [worlds.log("users", partition) for partition in (0, 1)]
@@ -249,7 +249,7 @@ def test_an_hour_of_a_replica_idle_and_with_rolls(monkeypatch: pytest.MonkeyPatc
 # The page
 
 
-def test_the_table_is_what_the_formula_says() -> None:
+def test_the_table_matches_the_formula() -> None:
     page = PAGE.read_text()
     load = Load(partitions=100, topics=10, mib_a_day=500)
     prices = Prices()
@@ -262,7 +262,7 @@ def test_the_table_is_what_the_formula_says() -> None:
     assert [line for line in lines if line not in page] == [], "\n".join(lines)
 
 
-def test_the_page_names_the_prices_that_the_table_is_made_of() -> None:
+def test_the_page_names_the_prices_of_the_table() -> None:
     page = PAGE.read_text()
     for price in ("0.005", "0.0004", "0.023"):
         assert f"${price}" in page

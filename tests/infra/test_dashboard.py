@@ -42,12 +42,12 @@ LEFT_OUT = {
 }
 
 
-def test_the_board_is_what_its_description_says() -> None:
+def test_the_dashboard_is_generated_from_its_description() -> None:
     assert PAGE.read_text(encoding="utf-8") == text(), f"run `{COMMAND}`"
 
 
 @each_panel
-def test_a_panel_names_only_metrics_and_labels_that_there_are(panel: dict[str, Any]) -> None:
+def test_a_panel_uses_only_existing_metrics_and_labels(panel: dict[str, Any]) -> None:
     known = all_served() | ALERTS
     for target in panel["targets"]:
         names = names_in(target["expr"])
@@ -62,7 +62,7 @@ def test_a_panel_names_only_metrics_and_labels_that_there_are(panel: dict[str, A
 
 
 @each_panel
-def test_a_panel_follows_the_selection_at_the_top(panel: dict[str, Any]) -> None:
+def test_a_panel_uses_the_dashboards_variables(panel: dict[str, Any]) -> None:
     for target in panel["targets"]:
         chosen = {(matcher.metric, matcher.label): matcher.value for matcher in names_in(target["expr"]).matchers}
         for metric in names_in(target["expr"]).metrics - {"ALERTS"}:
@@ -72,7 +72,7 @@ def test_a_panel_follows_the_selection_at_the_top(panel: dict[str, Any]) -> None
                 assert chosen[metric, "topic"] == "$topic"
 
 
-def test_what_people_may_ask_has_a_panel() -> None:
+def test_every_metric_has_a_panel() -> None:
     asked = {name for panel in PANELS for target in panel["targets"] for name in names_in(target["expr"]).metrics}
     shown = {name.removesuffix("_bucket") for name in asked}
     declared = {metric.name for metric in SINK_METRICS if metric.name.startswith("keyfold_")}
@@ -80,7 +80,7 @@ def test_what_people_may_ask_has_a_panel() -> None:
     assert declared - shown == LEFT_OUT, "give it a panel, or say here that it needs none"
 
 
-def test_panels_have_numbers_of_their_own_and_do_not_overlap() -> None:
+def test_panels_have_unique_ids_and_do_not_overlap() -> None:
     assert max(Counter(panel["id"] for panel in DASHBOARD["panels"]).values()) == 1
     taken: dict[tuple[int, int], str] = {}
     for panel in DASHBOARD["panels"]:
@@ -94,7 +94,7 @@ def test_panels_have_numbers_of_their_own_and_do_not_overlap() -> None:
     assert {y for _, y in taken} == set(range(bottom + 1)), "no empty line"
 
 
-def test_nothing_names_a_data_source_of_somebody() -> None:
+def test_no_panel_names_a_particular_data_source() -> None:
     (source,) = (one for one in DASHBOARD["templating"]["list"] if one["type"] == "datasource")
     assert source["name"] == "datasource"
     queried = [one for one in DASHBOARD["templating"]["list"] if one["type"] == "query"]
@@ -105,7 +105,7 @@ def test_nothing_names_a_data_source_of_somebody() -> None:
 
 
 @each_panel
-def test_a_panel_says_what_it_shows(panel: dict[str, Any]) -> None:
+def test_a_panel_has_a_title_and_a_description(panel: dict[str, Any]) -> None:
     assert panel["title"]
     assert panel["description"].endswith(".")
     legends = [target["legendFormat"] for target in panel["targets"]]

@@ -57,7 +57,7 @@ def assert_exact(user: User, *stages: Stage, of: Sequence[str] = (), refused: st
 # Each service under its policies
 
 
-def test_a_sink_needs_all_of_its_policy_and_lives_without_deleting(s3: IamS3, stage: Callable[[], Stage]) -> None:
+def test_a_sink_uses_all_of_its_policy_and_works_without_deleting(s3: IamS3, stage: Callable[[], Stage]) -> None:
     at = stage()
     user = s3.add_user("sink", *policies(at.bucket, "sink", topics=TOPIC))
     scenes.sink(at, "sink")
@@ -65,14 +65,14 @@ def test_a_sink_needs_all_of_its_policy_and_lives_without_deleting(s3: IamS3, st
     assert user.refused, "it tries to tidy up, and goes on where it may not"
 
 
-def test_a_compactor(s3: IamS3, stage: Callable[[], Stage]) -> None:
+def test_a_compactor_uses_exactly_its_policy(s3: IamS3, stage: Callable[[], Stage]) -> None:
     at = stage()
     user = s3.add_user("compactor", *policies(at.bucket, "compactor", topics=TOPIC))
     scenes.compactor(at, "compactor")
     assert_exact(user, at)
 
 
-def test_a_reader(s3: IamS3, stage: Callable[[], Stage]) -> None:
+def test_a_reader_uses_exactly_its_policy(s3: IamS3, stage: Callable[[], Stage]) -> None:
     at = stage()
     user = s3.add_user("reader", *policies(at.bucket, "reader"))
     scenes.reader(at, "reader")
@@ -86,7 +86,7 @@ def test_a_restore_reads_as_a_reader_and_writes_its_journal(s3: IamS3, stage: Ca
     assert_exact(user, at, of=("restore",))
 
 
-def test_a_journal_in_a_bucket_of_its_own_needs_the_policy_restore_alone(s3: IamS3, stage: Callable[[], Stage]) -> None:
+def test_a_journal_in_its_own_bucket_needs_only_the_policy_restore(s3: IamS3, stage: Callable[[], Stage]) -> None:
     at, journal = stage(), stage()
     rights = (*policies(at.bucket, "reader", topics=TOPIC), *policies(journal.bucket, "restore", topics=TOPIC))
     user = s3.add_user("restore", *rights)
@@ -111,7 +111,7 @@ def test_a_replicator_has_a_policy_for_each_side(s3: IamS3, stage: Callable[[], 
     assert_exact(far, replica)
 
 
-def test_an_operator_may_do_what_a_replicator_may_and_change_registrations(
+def test_an_operator_has_the_rights_of_a_replicator_and_may_change_registrations(
     s3: IamS3, stage: Callable[[], Stage]
 ) -> None:
     source, replica = stage(), stage()
@@ -121,7 +121,7 @@ def test_an_operator_may_do_what_a_replicator_may_and_change_registrations(
     assert_exact(user, source, replica, of=("operator",))
 
 
-def test_an_operator_without_other_policies_sees_and_pauses_replicas(s3: IamS3, stage: Callable[[], Stage]) -> None:
+def test_an_operator_without_other_policies_can_list_and_pause_replicas(s3: IamS3, stage: Callable[[], Stage]) -> None:
     source, replica = stage(), stage()
     scenes.registered(Buckets(source, replica, scenes.ROOT, scenes.ROOT))
     user = s3.add_user("on-call", *policies(source.bucket, "operator"))
@@ -155,7 +155,7 @@ UPDATED = {"if_match": '"etag"'}
 @each_service
 @each("key", by_name([SEGMENT, CLEANED, INDEX, "_schemas/1.avsc", "_restores/t/t@id/plan.json"]))
 @with_and_without_the_buckets_policy
-def test_nobody_writes_over_what_stands_for_ever(name: str, key: str, by_bucket: bool) -> None:
+def test_no_policy_allows_overwriting_immutable_objects(name: str, key: str, by_bucket: bool) -> None:
     assert not allowed(name, put(key), by_bucket=by_bucket)
     assert not allowed(name, put(key, **UPDATED), by_bucket=by_bucket)
 
@@ -167,18 +167,18 @@ def test_nobody_writes_over_what_stands_for_ever(name: str, key: str, by_bucket:
      "_replica.json", "_replicas/dr/status.json", "_restores/t/t@id/lease.json", "_probe/1"]),
 )  # fmt: skip
 @with_and_without_the_buckets_policy
-def test_nobody_writes_without_a_condition(name: str, key: str, by_bucket: bool) -> None:
+def test_no_policy_allows_writes_without_a_condition(name: str, key: str, by_bucket: bool) -> None:
     assert not allowed(name, put(key), by_bucket=by_bucket)
 
 
 @each("key", by_name([SEGMENT, CLEANED, INDEX, MANIFEST, "_schemas/1.avsc", "_sinks/users/orders.json"]))
 @each("name", by_name(["sink", "reader", "restore", "repair", "replica-source"]))
-def test_who_is_no_collector_deletes_nothing(name: str, key: str) -> None:
+def test_policies_without_gc_allow_no_deletion(name: str, key: str) -> None:
     assert not allowed(name, on("s3:DeleteObject", key), by_bucket=False)
 
 
 @each_service
-def test_nobody_deletes_a_manifest_or_a_version(name: str) -> None:
+def test_no_policy_allows_deleting_a_manifest_or_a_version(name: str) -> None:
     assert not allowed(name, on("s3:DeleteObject", MANIFEST), by_bucket=False)
     for key in (SEGMENT, MANIFEST):
         for action in ("s3:DeleteObjectVersion", "s3:PutObjectAcl", "s3:PutObjectTagging", "s3:RestoreObject"):
@@ -186,7 +186,7 @@ def test_nobody_deletes_a_manifest_or_a_version(name: str) -> None:
 
 
 @each_service
-def test_nobody_gets_beyond_the_folder(name: str) -> None:
+def test_no_policy_reaches_beyond_the_folder(name: str) -> None:
     for key in (f"other/{SEGMENT}", "other/x", f"{TOPICS_DIR}x/{MANIFEST}"):
         for action in ("s3:GetObject", "s3:DeleteObject", "s3:AbortMultipartUpload", "s3:GetObjectVersion"):
             assert not allowed(name, Call(action, f"arn:aws:s3:::b/{key}", {}), by_bucket=False)
@@ -200,7 +200,7 @@ def test_nobody_gets_beyond_the_folder(name: str) -> None:
     assert not allowed(name, Call("s3:ListBucket", "arn:aws:s3:::c", {}), by_bucket=False)
 
 
-def test_writers_create_under_their_own_letter_alone() -> None:
+def test_writers_create_only_names_of_their_own_role() -> None:
     assert allowed("sink", put(SEGMENT, **CREATED))
     assert not allowed("sink", put(CLEANED, **CREATED))
     assert allowed("compactor", put(CLEANED, **CREATED))
@@ -209,14 +209,14 @@ def test_writers_create_under_their_own_letter_alone() -> None:
 
 
 @each_service
-def test_the_key_is_used_through_s3_alone(name: str) -> None:
+def test_the_key_is_used_only_through_s3(name: str) -> None:
     for action in ("kms:Decrypt", "kms:GenerateDataKey", "kms:Encrypt", "kms:ReEncryptFrom"):
         assert not allowed(name, Call(action, KEY_ARN, {}), by_bucket=False)
         elsewhere = {"kms:viaservice": f"dynamodb.{REGION}.amazonaws.com"}
         assert not allowed(name, Call(action, KEY_ARN, elsewhere), by_bucket=False)
 
 
-def test_a_policy_for_one_topic_says_nothing_of_the_others() -> None:
+def test_a_policy_for_one_topic_does_not_reach_others() -> None:
     (reader,) = policies("b", "reader", topics="users-*")
     for topic, is_allowed in (("users-eu", True), ("users", False), ("other-users-eu", False)):
         call = on("s3:GetObject", f"{topic}/partition=0/_manifest.avro")
@@ -225,7 +225,7 @@ def test_a_policy_for_one_topic_says_nothing_of_the_others() -> None:
 
 @each("action", by_name(["s3:DeleteObject", "s3:AbortMultipartUpload"]))
 @each("name", by_name(["compactor", "replica-target", "operator"]))
-def test_collectors_touch_what_is_named_as_keyfold_names_it_alone(name: str, action: str) -> None:
+def test_deletions_are_limited_to_keyfolds_object_names(name: str, action: str) -> None:
     others = (
         "_manifest.damaged-0123456789abcdef.avro",
         "part-00000-c0123456789abcdef.avro",
@@ -237,7 +237,7 @@ def test_collectors_touch_what_is_named_as_keyfold_names_it_alone(name: str, act
 
 
 @each_service
-def test_the_key_serves_objects_of_the_bucket_alone(name: str) -> None:
+def test_the_key_serves_only_objects_of_the_bucket(name: str) -> None:
     action = "kms:Decrypt" if name == "reader" else "kms:GenerateDataKey"
     via = {"kms:viaservice": f"s3.{REGION}.amazonaws.com"}
     contexts = {"b": True, f"b/{TOPICS_DIR}/{SEGMENT}": True, "other": False, "b/elsewhere/x": False, "bb": False}
@@ -264,18 +264,18 @@ def admin(call: Call) -> tuple[str, ...]:
 
 
 @each("key", by_name([SEGMENT, CLEANED, INDEX, "_schemas/1.avsc", "_restores/t/t@id/partition=0/1.window"]))
-def test_even_an_administrator_does_not_write_over_a_segment(key: str) -> None:
+def test_even_an_administrator_cannot_overwrite_a_segment(key: str) -> None:
     assert admin(put(key)) == admin(put(key, **UPDATED)) == ("DenyOverwriting",)
     assert admin(put(key, **CREATED)) == ()
 
 
 @each("key", by_name([MANIFEST, FIRST_COPY, "_sinks/users/orders.json", "_replicas/dr.json", "_replica.json"]))
-def test_even_an_administrator_swaps_by_condition(key: str) -> None:
+def test_even_an_administrator_changes_an_object_only_by_condition(key: str) -> None:
     assert admin(put(key)) == ("DenyUnconditionalSwaps",)
     assert admin(put(key, **CREATED)) == admin(put(key, **UPDATED)) == ()
 
 
-def test_parts_need_no_condition_and_ending_an_upload_does() -> None:
+def test_parts_need_no_condition_and_completing_an_upload_does() -> None:
     part = {"aws:securetransport": "true", "s3:objectcreationoperation": "false"}
     resource = f"arn:aws:s3:::b/{TOPICS_DIR}/{SEGMENT}"
     assert admin(Call("s3:PutObject", resource, part)) == ()
@@ -283,7 +283,7 @@ def test_parts_need_no_condition_and_ending_an_upload_does() -> None:
     assert admin(Call("s3:PutObject", resource, part | {"s3:objectcreationoperation": "true"})) == ("DenyOverwriting",)
 
 
-def test_nothing_goes_without_tls_or_under_another_encryption() -> None:
+def test_requests_without_tls_or_with_another_encryption_are_denied() -> None:
     plain: dict[str, Any] = {"aws:securetransport": "false"}
     assert admin(Call("s3:GetObject", f"arn:aws:s3:::b/{TOPICS_DIR}/{SEGMENT}", plain)) == ("DenyOtherThanTls",)
     assert admin(Call("s3:ListBucket", "arn:aws:s3:::b", plain)) == ("DenyOtherThanTls",)
@@ -308,13 +308,13 @@ def test_all_policies_are_known_and_fit_into_a_managed_policy() -> None:
         assert len("".join(text.split())) < 6144, "AWS takes 6,144 characters, white space apart"
 
 
-def test_no_action_is_a_wildcard_but_the_denied_ones() -> None:
+def test_no_service_policy_has_a_wildcard_action() -> None:
     for name in SERVICES:
         for statement in policies("b", name)[0].statements:
             assert not any("*" in action for action in statement.actions)
 
 
-def test_what_the_evaluator_does_not_know_is_no_policy() -> None:
+def test_the_evaluator_refuses_unknown_policy_elements() -> None:
     statement = {"Sid": "x", "Effect": "Allow", "Action": "s3:GetObject", "Resource": "*"}
     for odd in ({"NotAction": "s3:*"}, {"Condition": {"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}}}, {"Effect": "?"}):
         with pytest.raises(ValueError, match="odd"):

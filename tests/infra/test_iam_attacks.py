@@ -215,7 +215,7 @@ def works(attack: Callable[[], object]) -> bool:
 
 
 @pytest.mark.parametrize("service", CAN)
-def test_a_compromised_service_can_what_the_page_says_and_nothing_else(
+def test_a_compromised_service_can_do_exactly_what_the_page_lists(
     service: str, s3: IamS3, stage: Callable[[], Stage]
 ) -> None:
     at = stage()
@@ -225,7 +225,7 @@ def test_a_compromised_service_can_what_the_page_says_and_nothing_else(
         assert attacker.can() == CAN[service].can
 
 
-def test_the_attacks_work_where_no_policy_stands_in_their_way(stage: Callable[[], Stage], s3: IamS3) -> None:
+def test_the_attacks_work_without_policies(stage: Callable[[], Stage], s3: IamS3) -> None:
     """An attack that is refused above is refused by a policy, and not because the attack is wrong."""
     at = stage()
     s3.bucket_policies.pop(at.bucket)
@@ -236,7 +236,7 @@ def test_the_attacks_work_where_no_policy_stands_in_their_way(stage: Callable[[]
 # What the attacks that are let through lead to
 
 
-def test_a_manifest_forged_by_the_sink_makes_the_compactor_delete_and_versions_bring_it_back(
+def test_a_manifest_forged_by_the_sink_causes_deletions_that_versions_undo(
     s3: IamS3, stage: Callable[[], Stage]
 ) -> None:
     at = stage()
@@ -256,7 +256,7 @@ def test_a_manifest_forged_by_the_sink_makes_the_compactor_delete_and_versions_b
     assert before in versions(at, PLACE.manifest_key).values()
 
 
-def test_a_forged_name_outside_the_partition_makes_nobody_delete(s3: IamS3, stage: Callable[[], Stage]) -> None:
+def test_a_forged_name_outside_the_partition_causes_no_deletion(s3: IamS3, stage: Callable[[], Stage]) -> None:
     at = stage()
     s3.add_user("sink", *policies(at.bucket, "sink", topics=TOPIC))
     compactor = s3.add_user("compactor", *policies(at.bucket, "compactor", topics=TOPIC))
@@ -271,7 +271,7 @@ def test_a_forged_name_outside_the_partition_makes_nobody_delete(s3: IamS3, stag
     assert "s3:DeleteObject" not in asked
 
 
-def test_a_sink_can_add_records_that_nobody_sent_and_end_a_log(s3: IamS3, stage: Callable[[], Stage]) -> None:
+def test_a_compromised_sink_can_add_records_and_end_a_log(s3: IamS3, stage: Callable[[], Stage]) -> None:
     at = stage()
     s3.add_user("sink", *policies(at.bucket, "sink", topics=TOPIC))
     s3.add_user("reader", *policies(at.bucket, "reader", topics=TOPIC))
@@ -312,7 +312,7 @@ def pair(s3: IamS3, stage: Callable[[], Stage]) -> Pair:
     return Pair(source, replica, Buckets(source, replica, "near", "far"), near, far)
 
 
-def test_a_source_that_names_fewer_segments_has_its_replica_delete_them_and_sends_schemas(pair: Pair) -> None:
+def test_a_compromised_source_can_delete_a_replicas_segments_and_send_schemas(pair: Pair) -> None:
     made, root = pair.source.made_log(), pair.source.store(ROOT)
     lost = made.append(records("a=1 b=2"))
     made.append(records("c=3", 2))
@@ -339,7 +339,7 @@ def test_a_source_cannot_make_the_replicator_read_or_write_outside_the_partition
     assert entry.name not in pair.names()
 
 
-def test_a_replica_can_say_that_it_has_received_everything_and_cannot_change_the_source(pair: Pair) -> None:
+def test_a_compromised_replica_can_overstate_its_progress_and_cannot_change_the_source(pair: Pair) -> None:
     made = pair.source.made_log()
     made.append(records("a=1"))
     pair.carry()
@@ -358,7 +358,7 @@ def test_a_replica_can_say_that_it_has_received_everything_and_cannot_change_the
     assert same_content(made.manifest, before)
 
 
-def test_a_replica_can_make_its_replicator_fail_and_the_source_stays_as_it_is(pair: Pair) -> None:
+def test_a_compromised_replica_can_fail_its_replicator_without_effect_on_the_source(pair: Pair) -> None:
     made = pair.source.made_log()
     made.append(records("a=1"))
     pair.carry()
@@ -370,7 +370,7 @@ def test_a_replica_can_make_its_replicator_fail_and_the_source_stays_as_it_is(pa
     assert same_content(made.manifest, before)
 
 
-def test_an_operator_of_registrations_can_have_the_log_sent_elsewhere(pair: Pair, s3: IamS3) -> None:
+def test_an_operator_of_registrations_can_redirect_the_copies_of_a_log(pair: Pair, s3: IamS3) -> None:
     s3.add_user("on-call", *policies(pair.source.bucket, "operator"))
     on_call = Buckets(pair.source, pair.replica, "on-call", "on-call")
     there = ("--to", "s3://theirs/topics", "--endpoint-url", "https://theirs.example")

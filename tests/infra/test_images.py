@@ -42,7 +42,7 @@ def test_hadolint_finds_nothing(image: str) -> None:
     assert (answer.returncode, answer.stdout + answer.stderr) == (0, "")
 
 
-def test_hadolint_would_find_something(tmp_path: Path) -> None:
+def test_hadolint_detects_a_mistake(tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text("FROM python\nRUN apt-get install gcc\n")
     answer = hadolint(tmp_path / "Dockerfile")
     assert answer.returncode != 0
@@ -74,7 +74,7 @@ def pin(folder: Path, prefix: str = "") -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("before", ["", "an older build of "])
-def test_images_of_others_can_be_pinned_by_their_digests(pinned: Path, before: str) -> None:
+def test_foreign_images_can_be_pinned_by_digest(pinned: Path, before: str) -> None:
     if before:
         assert pin(pinned, before).returncode == 0
     answer = pin(pinned)
@@ -91,7 +91,7 @@ def test_images_of_others_can_be_pinned_by_their_digests(pinned: Path, before: s
                 assert new == f"{others[0]}@sha256:{digest}"
 
 
-def test_no_file_changes_where_a_digest_is_not_to_be_had(pinned: Path) -> None:
+def test_no_file_changes_if_a_digest_is_unavailable(pinned: Path) -> None:
     (pinned / "bin" / "docker").write_text("#!/bin/sh\necho manifest unknown\n")
     answer = pin(pinned)
     assert answer.returncode == 1
@@ -111,7 +111,7 @@ def test_both_images_have_the_same_python() -> None:
 
 
 @each_image
-def test_what_runs_has_no_rights_and_no_tools_to_install(image: str) -> None:
+def test_images_run_without_privileges_and_installation_tools(image: str) -> None:
     stage = final(image)
     uid, gid = stage.last("USER").rest.split(":")
     assert int(uid) > 0
@@ -125,14 +125,14 @@ def test_what_runs_has_no_rights_and_no_tools_to_install(image: str) -> None:
 
 
 @each_image
-def test_the_chart_runs_it_as_the_user_that_it_has(image: str) -> None:
+def test_the_chart_runs_an_image_as_its_user(image: str) -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     uid = int(final(image).last("USER").rest.split(":")[0])
     assert values[image]["runAsUser"] == uid
     assert values[image]["image"]["repository"] == f"keyfold-{image}"
 
 
-def test_spark_is_where_the_chart_looks_for_it() -> None:
+def test_spark_has_the_path_that_the_chart_uses() -> None:
     spark = yaml.safe_load((CHART / "values.yaml").read_text())["compactor"]["spark"]
     environment = final("compactor").environment
     assert spark["home"] == environment["SPARK_HOME"]
@@ -143,7 +143,7 @@ def test_spark_is_where_the_chart_looks_for_it() -> None:
 
 
 @each_image
-def test_labels_say_what_it_is(image: str) -> None:
+def test_labels_describe_the_image(image: str) -> None:
     labels = final(image).labels
     assert labels["org.opencontainers.image.title"] == f"keyfold-{image}"
     assert labels["org.opencontainers.image.licenses"] == PROJECT["license"]
@@ -152,7 +152,7 @@ def test_labels_say_what_it_is(image: str) -> None:
 
 
 @each_image
-def test_what_is_copied_is_there_and_sent_to_the_builder(image: str) -> None:
+def test_copied_files_exist_and_are_in_the_build_context(image: str) -> None:
     lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
     assert lines[0] == "*"
     sent = [line[1:] for line in lines if line.startswith("!")]
@@ -166,7 +166,7 @@ def test_what_is_copied_is_there_and_sent_to_the_builder(image: str) -> None:
                 assert any(source == one or fnmatch(source, f"{one}/*") for one in sent), source
 
 
-def test_all_that_the_wheel_is_made_of_is_copied() -> None:
+def test_every_source_of_the_wheel_is_copied() -> None:
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     for image in ("sink", "compactor"):
         build = next(stage for stage in stages(dockerfile(image).read_text()) if stage.name == "build")
@@ -176,7 +176,7 @@ def test_all_that_the_wheel_is_made_of_is_copied() -> None:
 
 
 @pytest.mark.parametrize(("image", "extra"), [("sink", "sink"), ("compactor", "spark")])
-def test_libraries_are_those_of_the_extra(image: str, extra: str) -> None:
+def test_libraries_match_the_extra(image: str, extra: str) -> None:
     build = next(stage for stage in stages(dockerfile(image).read_text()) if stage.name == "build")
     named = re.findall(r"requirements/\w+\.txt", " ".join(each.rest for each in build.all("RUN")))
     assert named == ["requirements/build.txt", f"requirements/{extra}.txt"]
@@ -235,13 +235,13 @@ def test_the_entrypoint_builds_an_executor_from_sparks_variables(entrypoint: Pat
     assert (answer.returncode, answer.stderr) == (0, "")
 
 
-def test_class_paths_that_spark_gives_are_kept(entrypoint: Path) -> None:
+def test_class_paths_set_by_spark_are_preserved(entrypoint: Path) -> None:
     given = {"SPARK_CLASSPATH": "/a.jar", "SPARK_EXTRA_CLASSPATH": "/b.jar", "SPARK_DIST_CLASSPATH": "/c.jar"}
     answer = run(entrypoint, "executor", **EXECUTOR, **given, HADOOP_CONF_DIR="/etc/hadoop")
     assert "/opt/spark/conf:/etc/hadoop:/a.jar:/opt/spark/jars/*:/b.jar:/c.jar" in answer.stdout.splitlines()
 
 
-def test_an_executor_without_its_variables_says_which_is_missing(entrypoint: Path) -> None:
+def test_a_missing_variable_of_an_executor_is_named(entrypoint: Path) -> None:
     without = {name: value for name, value in EXECUTOR.items() if name != "SPARK_DRIVER_URL"}
     answer = run(entrypoint, "executor", **without)
     assert answer.returncode != 0
@@ -260,7 +260,7 @@ def test_the_entrypoint_starts_a_driver_by_spark_submit(entrypoint: Path) -> Non
     ]
 
 
-def test_other_commands_run_as_they_are(entrypoint: Path) -> None:
+def test_other_commands_run_unchanged(entrypoint: Path) -> None:
     words = ["keyfold", "compact", "run", "/etc/keyfold/compact.json", "two words"]
     assert run(entrypoint, *words).stdout.splitlines() == words
     assert run(entrypoint).returncode == 2

@@ -106,7 +106,7 @@ class Installed:
 
 
 @each_set
-def test_every_object_is_taken_without_a_warning_and_taken_again(kube: KubeApiserver, values: Path) -> None:
+def test_every_object_is_accepted_without_a_warning_and_accepted_again(kube: KubeApiserver, values: Path) -> None:
     installed = Installed(kube, values)
     accounts = [each for each in installed.objects if each["kind"] == "ServiceAccount"]
     assert installed.apply(accounts) == {}
@@ -117,7 +117,7 @@ def test_every_object_is_taken_without_a_warning_and_taken_again(kube: KubeApise
         assert each["metadata"]["namespace"] == installed.namespace, name_of(each)
 
 
-def test_values_that_change_in_an_upgrade_are_taken_over_what_is_there(kube: KubeApiserver) -> None:
+def test_changed_values_of_an_upgrade_are_accepted_over_existing_objects(kube: KubeApiserver) -> None:
     """Kubernetes refuses changes of some fields of what is there: a StatefulSet's selector, a Job's template."""
     values = VALUE_SETS / "replica.yaml"
     installed = Installed(kube, values, "-upgrade")
@@ -144,7 +144,7 @@ def test_values_that_change_in_an_upgrade_are_taken_over_what_is_there(kube: Kub
     assert installed.apply(upgraded) == {}
 
 
-def test_a_field_that_is_not_there_is_refused(kube: KubeApiserver) -> None:
+def test_an_unknown_field_is_refused(kube: KubeApiserver) -> None:
     """The test would see a slip of the pen."""
     installed = Installed(kube, VALUE_SETS / "cron.yaml", "-slip")
     (wrong,) = (copy.deepcopy(each) for each in installed.objects if each["kind"] == "StatefulSet")
@@ -164,7 +164,7 @@ def of_others(kind: str) -> list[Object]:
 
 
 @pytest.mark.parametrize("kind", OTHERS)
-def test_a_slip_in_what_is_for_an_operator_is_refused(kube: KubeApiserver, kind: str) -> None:
+def test_a_mistake_in_an_operators_resource_is_refused(kube: KubeApiserver, kind: str) -> None:
     """Its definition is the project's own; one that only knows the name would take whatever is written."""
     rendered = of_others(kind)
     assert rendered, f"no set of values makes a {kind}"
@@ -191,7 +191,7 @@ def slips(good: Object) -> Iterator[tuple[Object, str]]:
 
 
 @pytest.mark.parametrize("kind", ["hpa", "keda"])
-def test_a_scaler_waits_an_hour_at_the_most(kube: KubeApiserver, kind: str) -> None:
+def test_a_scaler_waits_an_hour_at_most(kube: KubeApiserver, kind: str) -> None:
     """Which is what the chart's own schema says of `scaleDownAfterSeconds`."""
     scaling = {"type": kind, "scaleDownAfterSeconds": 3600}
     namespace = kube.namespace(f"kf-hour-{kind}")
@@ -204,7 +204,7 @@ def test_a_scaler_waits_an_hour_at_the_most(kube: KubeApiserver, kind: str) -> N
     assert "stabilizationWindowSeconds" in answer.body["message"]
 
 
-def test_objects_on_the_pages_are_taken(kube: KubeApiserver) -> None:
+def test_objects_in_the_documentation_are_accepted(kube: KubeApiserver) -> None:
     objects = [each for path in sorted(PAGES.rglob("*.md")) for each in objects_on(path)]
     assert {each["kind"] for each in objects} >= {"TriggerAuthentication"}
     namespace = kube.namespace("kf-pages")
@@ -223,7 +223,7 @@ def objects_on(path: Path) -> list[Object]:
     return [each for block in blocks for each in yaml.safe_load_all(block) if each and "kind" in each]
 
 
-def test_keda_reads_what_a_trigger_says() -> None:
+def test_keda_reads_the_values_of_a_trigger() -> None:
     """A trigger's metadata are any strings to the definition; the scaler takes some, with some values."""
     triggers = [trigger for each in of_others("ScaledObject") for trigger in each["spec"]["triggers"]]
     assert triggers
@@ -267,7 +267,7 @@ def as_created(pod: Pod, namespace: str, accounts: Sequence[str]) -> Object:
 
 
 @each_set
-def test_every_pod_is_within_the_restricted_standard(kube: KubeApiserver, values: Path) -> None:
+def test_every_pod_is_admitted_under_the_restricted_standard(kube: KubeApiserver, values: Path) -> None:
     installed = Installed(kube, values, "-pods")
     installed.apply([each for each in installed.objects if each["kind"] == "ServiceAccount"])
     found = pods(installed.objects)
@@ -289,7 +289,9 @@ def test_every_pod_is_within_the_restricted_standard(kube: KubeApiserver, values
         ({"seccompProfile": {"type": "Unconfined"}}, "seccompProfile"),
     ],
 )
-def test_a_pod_that_is_not_is_refused(kube: KubeApiserver, change: dict[str, Any], words: str) -> None:
+def test_a_pod_outside_the_restricted_standard_is_refused(
+    kube: KubeApiserver, change: dict[str, Any], words: str
+) -> None:
     """The namespaces do enforce it."""
     name = f"-{words.partition('=')[0].lower()}"
     installed = Installed(kube, VALUE_SETS / "cron.yaml", name)
@@ -307,7 +309,7 @@ def test_a_pod_that_is_not_is_refused(kube: KubeApiserver, change: dict[str, Any
 
 
 @each_set
-def test_service_accounts_may_what_their_pods_need_and_nothing_else(kube: KubeApiserver, values: Path) -> None:
+def test_service_accounts_have_exactly_the_rights_that_their_pods_need(kube: KubeApiserver, values: Path) -> None:
     installed = Installed(kube, values, "-rights")
     assert installed.apply() == {}
     makes_executors = any(name.endswith("executor") for name in installed.accounts)
@@ -319,7 +321,7 @@ def test_service_accounts_may_what_their_pods_need_and_nothing_else(kube: KubeAp
         assert may == [], f"{account} may too much"
 
 
-def test_a_drivers_token_opens_what_it_needs_and_nothing_else(kube: KubeApiserver) -> None:
+def test_a_drivers_token_allows_exactly_what_it_needs(kube: KubeApiserver) -> None:
     """The same by deeds: an executor is made, looked at and removed with the token that the pod is given."""
     installed = Installed(kube, VALUE_SETS / "spark-kubernetes.yaml", "-deeds")
     assert installed.apply() == {}
@@ -341,6 +343,6 @@ def test_a_drivers_token_opens_what_it_needs_and_nothing_else(kube: KubeApiserve
     assert kube.get("/api/v1/nodes", token=token).status == 403
 
 
-def test_a_stranger_may_nothing(kube: KubeApiserver) -> None:
+def test_an_unknown_account_has_no_rights(kube: KubeApiserver) -> None:
     assert kube.get("/api/v1/namespaces/kube-system/secrets", token="of-nobody").status == 401
     assert not kube.may(User("default", "default"), Access("list", "pods"))

@@ -198,7 +198,7 @@ def is_clean(store: ObjectStore, partitions: int = PARTITIONS) -> bool:
 # The tests
 
 
-def test_executors_that_a_loop_asks_for_clean_and_go_with_it(
+def test_executors_of_a_loop_clean_and_end_with_it(
     kube: KubeApiserver, s3: LocalS3Process, store: ObjectStore, tmp_path: Path
 ) -> None:
     dirty_log(store)
@@ -218,7 +218,7 @@ def test_executors_that_a_loop_asks_for_clean_and_go_with_it(
     verified(s3.environment, f"s3://{BUCKET}/topics users")
 
 
-def test_a_run_of_the_cron_job_takes_its_executors_away_with_it(
+def test_a_run_of_the_cron_job_removes_its_executors(
     kube: KubeApiserver, s3: LocalS3Process, store: ObjectStore, tmp_path: Path
 ) -> None:
     dirty_log(store)
@@ -239,7 +239,7 @@ def test_a_run_of_the_cron_job_takes_its_executors_away_with_it(
     verified(s3.environment, f"s3://{BUCKET}/topics users")
 
 
-def test_an_executor_that_dies_is_replaced_and_the_pass_goes_on(
+def test_a_dead_executor_is_replaced_and_the_pass_continues(
     kube: KubeApiserver, s3: LocalS3Process, store: ObjectStore, tmp_path: Path
 ) -> None:
     dirty_log(store, value_bytes=500)
@@ -263,7 +263,7 @@ def test_an_executor_that_dies_is_replaced_and_the_pass_goes_on(
     verified(s3.environment, f"s3://{BUCKET}/topics users")
 
 
-def test_a_spark_that_dies_in_a_loop_is_started_anew_with_new_executors(
+def test_a_dead_spark_session_in_a_loop_is_replaced_with_new_executors(
     kube: KubeApiserver, s3: LocalS3Process, store: ObjectStore, tmp_path: Path
 ) -> None:
     """In the same pod: executors of the one that died are still on the server, until their owner goes."""
@@ -287,9 +287,7 @@ def test_a_spark_that_dies_in_a_loop_is_started_anew_with_new_executors(
     verified(s3.environment, f"s3://{BUCKET}/topics users")
 
 
-def test_a_token_that_was_renewed_is_taken(
-    kube: KubeApiserver, s3: LocalS3Process, store: ObjectStore, tmp_path: Path
-) -> None:
+def test_a_renewed_token_is_used(kube: KubeApiserver, s3: LocalS3Process, store: ObjectStore, tmp_path: Path) -> None:
     """A kubelet writes a new one before the old one expires, and a loop runs for months."""
     dirty_log(store, 1)
     scene = Scene(kube, s3, tmp_path, "renewed", values(LOOP))

@@ -86,7 +86,7 @@ def mistake(written: Written) -> str:
 
 
 @each_page
-def test_every_command_on_a_page_is_one_of_keyfolds(path: Path) -> None:
+def test_every_command_on_a_page_exists_in_keyfold(path: Path) -> None:
     wrong = {written.line: mistake(written) for written in commands(path.read_text(encoding="utf-8"))}
     assert {line: why for line, why in wrong.items() if why} == {}
 
@@ -103,7 +103,7 @@ def test_every_command_on_a_page_is_one_of_keyfolds(path: Path) -> None:
         ("keyfold replica", "no command"),
     ],
 )
-def test_a_wrong_command_would_be_found(line: str, why: str) -> None:
+def test_a_wrong_command_is_detected(line: str, why: str) -> None:
     assert why in mistake(Written(line, is_whole=True))
 
 
@@ -121,14 +121,14 @@ def rest_paths() -> list[str]:
 
 
 @each_page
-def test_every_request_on_a_page_is_one_that_a_sink_answers(path: Path, rest_paths: list[str]) -> None:
+def test_every_request_on_a_page_exists_in_the_rest_api(path: Path, rest_paths: list[str]) -> None:
     known = [re.compile(re.sub(r"\{\w+\}", "[^/]+", one) + r"$") for one in rest_paths]
     asked = re.findall(r"\$sink(/[\w/-]*)", path.read_text(encoding="utf-8"))
     assert [one for one in asked if not any(path.match(one) for path in known)] == []
 
 
 @each_page
-def test_links_lead_to_a_page_and_to_a_heading_of_it(path: Path) -> None:
+def test_links_lead_to_an_existing_page_and_heading(path: Path) -> None:
     for link in LINK.findall(path.read_text(encoding="utf-8")):
         if link.startswith("http"):
             continue
@@ -146,7 +146,7 @@ def anchors(path: Path) -> set[str]:
 
 
 @each_runbook
-def test_a_runbook_says_all_that_one_needs_at_night(path: Path) -> None:
+def test_a_runbook_has_all_its_sections(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     parts = ("**Symptom.**", "**What it means for the data.**", "## Causes, the likeliest first", "## Commands")
     places = [text.find(part) for part in (*parts, "**Wake somebody else**")]
@@ -155,7 +155,7 @@ def test_a_runbook_says_all_that_one_needs_at_night(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["sink-partition-failed", "compactor-partition-fails"])
-def test_words_of_errors_are_words_that_the_code_says(name: str) -> None:
+def test_quoted_error_messages_exist_in_the_code(name: str) -> None:
     rooms = ("keyfold", "sink", "compactor")
     said = "".join(path.read_text(encoding="utf-8") for room in rooms for path in (ROOT / room).rglob("*.py"))
     said = re.sub(r'"\s+f?"', "", said)  # one sentence over several lines
@@ -166,13 +166,13 @@ def test_words_of_errors_are_words_that_the_code_says(name: str) -> None:
 
 
 @each_page
-def test_lines_can_be_read(path: Path) -> None:
+def test_lines_have_a_readable_length(path: Path) -> None:
     lines = BLOCK.sub("", path.read_text(encoding="utf-8")).splitlines()
     assert [line for line in lines if len(line) > 130 and not line.lstrip().startswith("|")] == []
 
 
 @each("path", {path.stem: path for path in (*RUNBOOKS, PAGE, *(FOLDER / f"{name}.md" for name in ABOUT_KEYS))})
-def test_keys_of_a_configuration_are_keys(path: Path) -> None:
+def test_quoted_configuration_keys_exist(path: Path) -> None:
     """Those of keyfold's configuration, of the chart's values, and of a manifest; a few are Kafka's."""
     known = (DOCS / "configuration.md").read_text(encoding="utf-8") + (DOCS / "format.md").read_text(encoding="utf-8")
     text = BLOCK.sub("", path.read_text(encoding="utf-8"))
@@ -198,7 +198,7 @@ def is_value_of_chart(key: str) -> bool:
     return True
 
 
-def test_the_table_of_alerts_is_what_the_rules_say() -> None:
+def test_the_table_of_alerts_matches_the_rules() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert text == page(text), f"run `{COMMAND}`"
 

@@ -89,11 +89,11 @@ def missing(text: str) -> list[str]:
 
 
 @each_page
-def test_commands_name_what_the_chart_makes(path: Path) -> None:
+def test_commands_on_the_pages_use_the_charts_object_names(path: Path) -> None:
     assert missing(path.read_text(encoding="utf-8")) == []
 
 
-def test_there_are_commands_to_look_at() -> None:
+def test_commands_are_found_on_the_pages() -> None:
     found = {one for path in PAGES for command in COMMAND.findall(path.read_text()) for one in named(command)}
     assert {kind for kind, _ in found} >= {"Pod", "StatefulSet", "Deployment", "CronJob", "Secret", "label", "release"}
     assert len(found) > 12
@@ -113,5 +113,5 @@ def test_there_are_commands_to_look_at() -> None:
         ("helm test keyfold --filter name=keyfold-test-cleaner", "Pod keyfold-test-cleaner"),
     ],
 )
-def test_a_wrong_name_would_be_found(command: str, what: str) -> None:
+def test_a_wrong_object_name_is_detected(command: str, what: str) -> None:
     assert missing(command) == [f"{command}: no {what}"]

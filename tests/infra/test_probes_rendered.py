@@ -80,7 +80,7 @@ FOR_EVER = {"retention.ms": "-1"}
 """The records of tests are years old."""
 
 
-def test_a_sink_says_how_it_is_in_every_state_and_loses_nothing_when_it_is_told_to_end(
+def test_probes_of_a_sink_match_every_state_and_a_stop_loses_nothing(
     laptop: list[Object], own_broker: KafkaBroker, s3: LocalS3Process, gate: Gate, tmp_path: Path
 ) -> None:
     kafka = own_broker.bootstrap_servers
@@ -124,7 +124,7 @@ def _end(rig: Rig, topic: str, partitions: int = 1) -> int:
         return 0
 
 
-def test_a_sink_that_is_told_to_end_while_the_store_is_away_ends_in_time_and_loses_nothing(
+def test_a_sink_stopped_during_a_store_outage_ends_in_time_and_loses_nothing(
     laptop: list[Object], own_broker: KafkaBroker, s3: LocalS3Process, gate: Gate, tmp_path: Path
 ) -> None:
     kafka = own_broker.bootstrap_servers
@@ -146,7 +146,7 @@ def test_a_sink_that_is_told_to_end_while_the_store_is_away_ends_in_time_and_los
     assert rig.prove("late") == 1000
 
 
-def test_a_sink_that_cannot_go_on_lives_and_is_not_ready(
+def test_a_sink_with_a_permanent_error_is_alive_and_not_ready(
     laptop: list[Object], own_broker: KafkaBroker, s3: LocalS3Process, gate: Gate, tmp_path: Path
 ) -> None:
     kafka = own_broker.bootstrap_servers
@@ -168,7 +168,7 @@ def test_a_sink_that_cannot_go_on_lives_and_is_not_ready(
         assert pod.ends() in {0, 1}
 
 
-def test_a_topic_that_an_upgrade_adds_is_read(
+def test_a_topic_added_by_an_upgrade_is_read(
     own_broker: KafkaBroker, s3: LocalS3Process, gate: Gate, tmp_path: Path
 ) -> None:
     """Kafka gives a static member that comes back its old partitions, whatever it asks for (KAFKA-12759)."""
@@ -193,7 +193,7 @@ def test_a_topic_that_an_upgrade_adds_is_read(
 
 
 @pytest.mark.spark
-def test_a_compactor_says_how_it_is_in_every_state_and_cleans(
+def test_probes_of_a_compactor_match_every_state_and_it_cleans(
     laptop: list[Object], s3: LocalS3Process, gate: Gate, tmp_path: Path
 ) -> None:
     store = s3.location("log").open()
@@ -223,7 +223,7 @@ def test_a_compactor_says_how_it_is_in_every_state_and_cleans(
         store.close()
 
 
-def test_a_compactor_whose_spark_does_not_start_is_not_ready(
+def test_a_compactor_without_spark_is_not_ready(
     laptop: list[Object], s3: LocalS3Process, gate: Gate, tmp_path: Path
 ) -> None:
     store = s3.location("log").open()
@@ -241,7 +241,7 @@ def test_a_compactor_whose_spark_does_not_start_is_not_ready(
         assert pod.ends() == 0, pod.said[-3000:]
 
 
-def test_a_compactor_that_never_reached_its_store_ends_when_it_is_told_to(
+def test_a_compactor_that_never_reached_its_store_can_be_stopped(
     laptop: list[Object], gate: Gate, tmp_path: Path
 ) -> None:
     pod = LocalPod(laptop, "Deployment/kf-keyfold-compactor", tmp_path, places(gate), name="kf-keyfold-compactor-0")
@@ -255,7 +255,7 @@ def test_a_compactor_that_never_reached_its_store_ends_when_it_is_told_to(
 # The replicator
 
 
-def test_a_replicator_says_how_it_is_in_every_state(s3: LocalS3Process, gate: Gate, tmp_path: Path) -> None:
+def test_probes_of_a_replicator_match_every_state(s3: LocalS3Process, gate: Gate, tmp_path: Path) -> None:
     environment = {**s3.environment, "AWS_ENDPOINT_URL": gate.url}
     given = PodInputs(secrets={"keyfold-dr": KEYS}, environment=environment)
     rendered = template(VALUE_SETS / "replica.yaml")

@@ -105,12 +105,12 @@ def modules() -> list[str]:
     return sorted({path.parent.name for path in files()})
 
 
-def test_there_are_the_modules_and_an_example() -> None:
+def test_the_modules_and_an_example_exist() -> None:
     assert modules() == ["bucket", "example", "roles"]
 
 
 @pytest.mark.parametrize("module", ["bucket", "example", "roles"])
-def test_resources_say_only_what_the_provider_knows(module: str) -> None:
+def test_resources_use_only_arguments_of_the_provider(module: str) -> None:
     for (kind, name), body in blocks(module, "resource"):
         unknown = {*arguments(body)} - META - {*KNOWN[kind].split()}
         assert not unknown, (kind, name)
@@ -125,7 +125,7 @@ def test_every_variable_is_described_declared_and_used(module: str) -> None:
 
 
 @pytest.mark.parametrize("module", ["bucket", "example", "roles"])
-def test_every_reference_is_to_something_that_is_there(module: str) -> None:
+def test_every_reference_resolves(module: str) -> None:
     there = {".".join(names) for names, _ in blocks(module, "resource")}
     found = re.findall(r"(?<![\w.\"])(aws_\w+\.\w+)", text_of(module))
     provider = {"aws.replica"}
@@ -136,7 +136,7 @@ def test_every_reference_is_to_something_that_is_there(module: str) -> None:
     assert {*re.findall(r"\blocal\.(\w+)", text_of(module))} <= known
 
 
-def test_the_example_gives_each_module_what_it_takes() -> None:
+def test_the_example_gives_each_module_its_variables() -> None:
     for (name,), body in blocks("example", "module"):
         module = body["source"].strip('"').removeprefix("../")
         declared = {names[0]: inner for names, inner in blocks(module, "variable")}
@@ -149,7 +149,7 @@ def test_the_example_gives_each_module_what_it_takes() -> None:
     ("module", "templates"),
     [("bucket", ["bucket"]), ("roles", sorted({p.stem for p in POLICIES.glob("*")} - {"bucket"}))],
 )
-def test_policies_come_from_one_place_with_all_that_they_ask_for(module: str, templates: list[str]) -> None:
+def test_policies_come_from_infra_iam_with_all_their_variables(module: str, templates: list[str]) -> None:
     (call,) = re.findall(r"templatefile\(\"([^\"]+)\", \{(.*?)\}\)", text_of(module), re.DOTALL)
     given = {*re.findall(r"^\s*([A-Z_]+)\s*=", call[1], re.MULTILINE)}
     for name in templates:
@@ -160,7 +160,7 @@ def test_policies_come_from_one_place_with_all_that_they_ask_for(module: str, te
         Template(text).substitute(dict.fromkeys(given, "x"))
 
 
-def test_the_example_grants_every_policy_and_no_other() -> None:
+def test_the_example_grants_exactly_the_policies() -> None:
     granted = {
         *re.findall(r'"([a-z-]+)"', " ".join(re.findall(r"(?:source|replica)\s+= (\[.*?\])", text_of("example"))))
     }

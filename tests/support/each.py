@@ -1,7 +1,7 @@
 """One check of each of many things, as one test that names all things that fail.
 
     @each("path", {"index.md": path, ...})
-    def test_lines_can_be_read(path: Path) -> None:
+    def test_lines_have_a_readable_length(path: Path) -> None:
 
 For checks that take less time than an item of pytest's own. Fixtures are those of the whole test.
 """

@@ -36,7 +36,7 @@ def is_put(call: Call) -> bool:
     return call.operation == "put"
 
 
-def test_a_document_is_json_with_its_version_and_its_changes() -> None:
+def test_a_document_is_json_with_its_version_and_change_ids() -> None:
     store = memory()
     document(store).change(add("a"))
     found = document(store, 2).change(add("b"))
@@ -47,7 +47,7 @@ def test_a_document_is_json_with_its_version_and_its_changes() -> None:
     assert document(store).read() == found
 
 
-def test_fields_that_this_version_does_not_know_are_kept() -> None:
+def test_unknown_fields_are_preserved() -> None:
     store = memory()
     store.put(KEY, json.dumps({"version": 7, "newer": {"x": [1]}, "changes": ["c"]}).encode(), Create())
     document(store).change(add("a"))
@@ -56,7 +56,7 @@ def test_fields_that_this_version_does_not_know_are_kept() -> None:
     assert stored["changes"][0] == "c"
 
 
-def test_a_change_that_changes_nothing_is_not_written() -> None:
+def test_a_change_without_effect_is_not_written() -> None:
     store = memory()
     assert document(store).change(lambda _: None).body is None
     document(store).change(add("a"))
@@ -89,7 +89,7 @@ def test_a_change_that_landed_without_an_answer_is_not_made_again_after_others_w
     assert document(store).read().body == {"names": ["a", "b"]}
 
 
-def test_a_write_that_stays_undecided_says_that_it_may_have_been_made() -> None:
+def test_an_undecided_write_is_reported_as_possibly_made() -> None:
     away = FaultyStore(memory(), [Fault(is_put, FaultKind.CONFLICT, times=10_000)])
     with pytest.raises(StoreUnavailable, match="no certain answer") as raised:
         document(away).change(add("a"))
@@ -97,7 +97,7 @@ def test_a_write_that_stays_undecided_says_that_it_may_have_been_made() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"version": 1}', b'{"version": "x", "changes": []}'])
-def test_another_object_is_not_read_as_a_document(data: bytes) -> None:
+def test_an_unrelated_object_is_not_read_as_a_document(data: bytes) -> None:
     store = memory()
     store.put(KEY, data, Create())
     with pytest.raises(DocumentUnreadable):

@@ -12,7 +12,7 @@ from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.counting import CountedStore
 
 
-def test_calls_and_bytes_by_kind() -> None:
+def test_calls_and_bytes_are_counted_by_kind() -> None:
     store = CountedStore(MemoryStore(min_part_bytes=1))
     store.put("a", b"12345", Create())
     with pytest.raises(AlreadyExists):

@@ -69,7 +69,7 @@ def test_calls_are_numbered_and_logged() -> None:
         (FaultKind.CONFLICT, ConditionUndecided, False, False),
     ],
 )
-def test_each_kind_does_what_it_says(
+def test_each_fault_kind_has_its_effect(
     kind: FaultKind, raised: type[BaseException], lands: bool, lands_later: bool
 ) -> None:
     inner, store = faulty(Fault(1, kind))
@@ -98,7 +98,7 @@ def test_a_crash_is_not_an_exception() -> None:
     assert not issubclass(SimulatedCrash, Exception)
 
 
-def test_a_late_request_lands_before_the_call_it_was_given() -> None:
+def test_a_late_request_lands_before_the_given_call() -> None:
     inner, store = faulty(Fault(1, FaultKind.LATE, lands_after=2))
     with pytest.raises(StoreUnavailable):
         store.put("a", b"1", Create())
@@ -109,7 +109,7 @@ def test_a_late_request_lands_before_the_call_it_was_given() -> None:
     assert is_there(inner, "a")
 
 
-def test_a_late_request_that_is_refused_is_heard_by_nobody() -> None:
+def test_a_refused_late_request_changes_nothing() -> None:
     inner, store = faulty(Fault(1, FaultKind.LATE))
     with pytest.raises(StoreUnavailable):
         store.put("a", b"same bytes", Create())
@@ -119,7 +119,7 @@ def test_a_late_request_that_is_refused_is_heard_by_nobody() -> None:
     assert inner.get("a").data == b"same bytes"
 
 
-def test_a_late_request_lands_with_the_bytes_of_then() -> None:
+def test_a_late_request_lands_with_its_original_bytes() -> None:
     inner, store = faulty(Fault(1, FaultKind.LATE))
     buffer = bytearray(b"then")
     with pytest.raises(StoreUnavailable):
@@ -137,7 +137,7 @@ def test_a_lost_answer_may_have_been_a_refusal() -> None:
     assert inner.get("a").data == b"0"
 
 
-def test_a_predicate_chooses_calls_and_times_bounds_it() -> None:
+def test_a_predicate_chooses_calls_up_to_a_number_of_times() -> None:
     _, store = faulty(Fault(lambda call: call.key.endswith("manifest"), FaultKind.UNAVAILABLE, times=2))
     store.put("a", b"", Create())
     for _ in range(2):
@@ -146,13 +146,13 @@ def test_a_predicate_chooses_calls_and_times_bounds_it() -> None:
     store.put("manifest", b"", Create())
 
 
-def test_a_fault_that_a_call_cannot_have_is_a_mistake_of_the_test() -> None:
+def test_a_fault_that_a_call_cannot_have_is_refused() -> None:
     _, store = faulty(Fault(1, FaultKind.CONFLICT))
     with pytest.raises(ValueError, match="cannot fail by `conflict`"):
         store.get("a")
 
 
-def test_somebody_else_acts_between_calls() -> None:
+def test_another_process_can_act_between_calls() -> None:
     inner = MemoryStore()
 
     def other(call: Call) -> None:
@@ -179,7 +179,7 @@ def test_a_part_whose_answer_was_lost_is_in_the_object_once() -> None:
     assert inner.get("a").data == b"onetwotwo"
 
 
-def test_after_an_unknown_result_another_part_is_a_mistake() -> None:
+def test_sending_another_part_after_an_unknown_result_is_refused() -> None:
     _, store = faulty(Fault(2, FaultKind.LOST_ANSWER))
     upload = store.start_upload("a")
     with pytest.raises(StoreUnavailable):
@@ -200,7 +200,7 @@ def test_completing_can_be_repeated(kind: FaultKind) -> None:
     assert inner.get("a").data == b"one"
 
 
-def test_a_conflict_costs_an_upload_its_parts() -> None:
+def test_a_conflict_discards_the_parts_of_an_upload() -> None:
     _, store = faulty(Fault(3, FaultKind.CONFLICT))
     upload = store.start_upload("a")
     upload.write(b"one")
@@ -208,7 +208,7 @@ def test_a_conflict_costs_an_upload_its_parts() -> None:
         upload.complete()
 
 
-def test_a_late_start_leaves_an_upload_that_nobody_knows() -> None:
+def test_a_late_start_leaves_an_orphaned_upload() -> None:
     inner, store = faulty(Fault(1, FaultKind.LATE))
     with pytest.raises(StoreUnavailable):
         store.start_upload("a")
@@ -226,7 +226,7 @@ def put_get_delete(store: ObjectStore) -> None:
     store.delete("a")
 
 
-def test_every_call_fails_in_every_way_that_it_can() -> None:
+def test_every_call_can_have_each_of_its_faults() -> None:
     _, clean = faulty()
     put_get_delete(clean)
     faults = list(every_fault(clean.calls))
@@ -266,7 +266,7 @@ def increment(store: ObjectStore, name: str) -> None:
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(20))
-def test_chaos_never_makes_a_conditional_counter_wrong(seed: int) -> None:
+def test_random_faults_never_corrupt_a_conditional_counter(seed: int) -> None:
     inner = MemoryStore()
     inner.put("counter", b"", Create())
     stores = [FaultyStore(inner, chaos=Chaos(Random(seed * 10 + number), 0.4)) for number in range(3)]

@@ -23,7 +23,7 @@ from keyfold.store.s3 import S3Location, S3Store
         ("s3a://my.bucket-1/a/b=c/d", "my.bucket-1", "a/b=c/d"),
     ],
 )
-def test_a_url_is_a_bucket_and_a_directory(url: str, bucket: str, topics_dir: str) -> None:
+def test_a_url_has_a_bucket_and_a_directory(url: str, bucket: str, topics_dir: str) -> None:
     assert parse_url(url) == (bucket, topics_dir)
 
 
@@ -31,7 +31,7 @@ def test_a_url_is_a_bucket_and_a_directory(url: str, bucket: str, topics_dir: st
     "url", ["", "log/topics", "/log", "http://log/topics", "s3:/log", "s3://", "s3:///topics", "s3://a b/c",
             "s3://log/a//b", "s3://log/../b", "s3://user@log/x", "s3://log?x=1"],
 )  # fmt: skip
-def test_what_is_no_url_of_a_log_is_refused_by_key(url: str) -> None:
+def test_an_invalid_url_is_refused_with_its_key(url: str) -> None:
     with pytest.raises(ConfigError) as raised:
         parse_url(url, key="store.url")
     assert raised.value.key == "store.url"
@@ -48,7 +48,7 @@ def test_a_store_is_opened_by_url_or_location(monkeypatch: pytest.MonkeyPatch) -
         store.close()
 
 
-def test_a_location_is_adjusted_and_resolved_without_a_secret_of_the_environment(
+def test_a_location_is_adjusted_and_resolved_without_secrets_of_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     access = StoreAccess(endpoint_url="http://127.0.0.1:9", access_key_id="a", secret_access_key="b")
@@ -72,7 +72,7 @@ def test_a_location_is_adjusted_and_resolved_without_a_secret_of_the_environment
         (S3Location("b"), "s3.amazonaws.com"),
     ],
 )
-def test_a_location_has_a_host_for_messages(location: S3Location, host: str) -> None:
+def test_a_location_names_its_host_for_messages(location: S3Location, host: str) -> None:
     assert location.host == host
 
 

@@ -29,7 +29,7 @@ def test_etags_of_equal_bytes_may_be_equal_as_on_s3() -> None:
     store.put("a", b"by one who slept through both", Update(first.etag))
 
 
-def test_time_is_the_clocks() -> None:
+def test_times_are_those_of_the_clock() -> None:
     clock = ManualClock(1_000)
     store = MemoryStore(clock=clock)
     assert store.put("a", b"", Create()).date_ms == 1_000
@@ -43,7 +43,7 @@ def test_time_is_the_clocks() -> None:
     assert store.head("b").last_modified_ms == 1_500
 
 
-def test_short_parts_are_refused_as_s3_refuses_them() -> None:
+def test_parts_that_are_too_short_are_refused_as_by_s3() -> None:
     upload = MemoryStore().start_upload("a")
     upload.write(bytes(MIN_PART_BYTES - 1))
     with pytest.raises(StoreError, match="part 1"):
@@ -53,7 +53,7 @@ def test_short_parts_are_refused_as_s3_refuses_them() -> None:
     small.write(b"c")
 
 
-def test_a_listing_is_of_one_moment() -> None:
+def test_a_listing_is_a_snapshot() -> None:
     store = MemoryStore()
     for name in "abc":
         store.put(name, b"", Create())

@@ -89,9 +89,7 @@ def opened(local_s3: LocalS3Process, bucket: str) -> Iterator[Callable[[Pacer], 
 
 @pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3_000_001])
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_bytes_are_asked_for_once(
-    opened: Callable[[Pacer], S3Store], size: int, kind: Callable[[bytes], bytes]
-) -> None:
+def test_bytes_are_reserved_once(opened: Callable[[Pacer], S3Store], size: int, kind: Callable[[bytes], bytes]) -> None:
     pacer, data = CountingPacer(), os.urandom(size)
     store = opened(pacer)
     store.put("k", kind(data), Create())
@@ -102,7 +100,7 @@ def test_bytes_are_asked_for_once(
     assert pacer.take() == size // 2
 
 
-def test_parts_are_asked_for_once(opened: Callable[[Pacer], S3Store]) -> None:
+def test_parts_are_reserved_once(opened: Callable[[Pacer], S3Store]) -> None:
     pacer, parts = CountingPacer(), [os.urandom(MIN_PART_BYTES + 7), b"end"]
     store = opened(pacer)
     upload = store.start_upload("k")
@@ -114,7 +112,7 @@ def test_parts_are_asked_for_once(opened: Callable[[Pacer], S3Store]) -> None:
     assert store.get("k").data == b"".join(parts)
 
 
-def test_what_moves_again_is_asked_for_again(opened: Callable[[Pacer], S3Store], local_s3: LocalS3Process) -> None:
+def test_retransmitted_bytes_are_reserved_again(opened: Callable[[Pacer], S3Store], local_s3: LocalS3Process) -> None:
     pacer, part = CountingPacer(), os.urandom(200_000)
     store = opened(pacer)
     upload = store.start_upload("k")
@@ -125,7 +123,7 @@ def test_what_moves_again_is_asked_for_again(opened: Callable[[Pacer], S3Store],
     assert store.get("k").data == part
 
 
-def test_requests_without_a_body_are_free(opened: Callable[[Pacer], S3Store]) -> None:
+def test_requests_without_a_body_reserve_nothing(opened: Callable[[Pacer], S3Store]) -> None:
     pacer = CountingPacer()
     store = opened(pacer)
     list(store.list(""))
@@ -136,7 +134,7 @@ def test_requests_without_a_body_are_free(opened: Callable[[Pacer], S3Store]) ->
     assert pacer.take() == 0
 
 
-def test_whatever_passes_on_the_wire_is_counted(local_s3: LocalS3Process, bucket: str) -> None:
+def test_all_bytes_on_the_wire_are_counted(local_s3: LocalS3Process, bucket: str) -> None:
     """Heads are counted within a twentieth, since nobody sees what the client and the server add to them."""
     pacer, data = CountingPacer(), os.urandom(100_000)
     with WireMeter(local_s3.port) as meter:
@@ -156,7 +154,7 @@ def test_whatever_passes_on_the_wire_is_counted(local_s3: LocalS3Process, bucket
     assert pacer.owed == pytest.approx(passed - 2 * len(data), rel=0.05)
 
 
-def test_ten_megabytes_are_smooth(local_s3: LocalS3Process, bucket: str) -> None:
+def test_ten_megabytes_are_transferred_at_a_steady_rate(local_s3: LocalS3Process, bucket: str) -> None:
     """At 2 MB/s no quarter of a megabyte goes at once, and what passes on the wire never runs ahead of the grants."""
     data = os.urandom(10_000_000)
     headers = 4_096  # of one request, or of one answer
@@ -185,7 +183,7 @@ def test_ten_megabytes_are_smooth(local_s3: LocalS3Process, bucket: str) -> None
             assert headers * len(inwards.grants) < len(data) / 10
 
 
-def test_a_piece_is_one_request_and_one_grant(local_s3: LocalS3Process, bucket: str) -> None:
+def test_a_piece_is_one_request_and_one_reservation(local_s3: LocalS3Process, bucket: str) -> None:
     data = os.urandom(1_000_000)
     pacer = CountingPacer(piece_bytes=300_000)
     with Gate(local_s3.url) as gate:
@@ -208,7 +206,7 @@ def test_a_piece_is_one_request_and_one_grant(local_s3: LocalS3Process, bucket: 
         store.close()
 
 
-def test_a_read_has_one_version_of_the_object(opened: Callable[[Pacer], S3Store]) -> None:
+def test_a_read_returns_one_version_of_the_object(opened: Callable[[Pacer], S3Store]) -> None:
     writer, pacer = opened(CountingPacer()), CountingPacer()
     written = writer.put("k", b"1" * 200_000, Create())
 
@@ -223,7 +221,7 @@ def test_a_read_has_one_version_of_the_object(opened: Callable[[Pacer], S3Store]
     assert opened(pacer).get("k").data == b"2" * 200_000
 
 
-def test_an_object_that_grew_after_its_size_was_asked_for_is_paced_whole(opened: Callable[[Pacer], S3Store]) -> None:
+def test_an_object_that_grew_after_its_size_was_read_is_paced_completely(opened: Callable[[Pacer], S3Store]) -> None:
     writer, grown = opened(CountingPacer()), os.urandom(200_000)
     written = writer.put("k", b"small", Create())
 
@@ -238,7 +236,7 @@ def test_an_object_that_grew_after_its_size_was_asked_for_is_paced_whole(opened:
     assert pacer.take() == len(grown)
 
 
-def test_a_body_that_breaks_off_is_paid_for_again() -> None:
+def test_a_broken_body_is_reserved_again() -> None:
     data, pacer = os.urandom(1_000), CountingPacer()
     headers = {"ETag": '"e"', "Content-Range": "bytes 0-999/5000"}
     with scripted_server() as server:
@@ -249,14 +247,14 @@ def test_a_body_that_breaks_off_is_paid_for_again() -> None:
     assert pacer.take() == 2_000
 
 
-def test_a_missing_object_costs_nothing(opened: Callable[[Pacer], S3Store]) -> None:
+def test_a_missing_object_reserves_nothing(opened: Callable[[Pacer], S3Store]) -> None:
     pacer = CountingPacer()
     with pytest.raises(ObjectNotFound):
         opened(pacer).get("k")
     assert pacer.take() == 0
 
 
-def test_framed_bodies_are_paced_as_they_are_framed() -> None:
+def test_chunked_bodies_are_paced_with_their_framing() -> None:
     """Over TLS boto3 frames a body and puts its checksum behind it: the frame must come out whole."""
     data = os.urandom(2_500_000)
 

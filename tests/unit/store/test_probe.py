@@ -148,7 +148,7 @@ CRASHES = {FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER, FaultKind.CRASH_LATE}
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_a_store_that_breaks_the_promise_is_found(kind: type[Broken]) -> None:
+def test_a_store_that_ignores_conditions_is_detected(kind: type[Broken]) -> None:
     store = kind()
     with pytest.raises(ConditionsIgnored) as raised:
         probe(store, "topics", Random(1), rounds=0)
@@ -158,7 +158,7 @@ def test_a_store_that_breaks_the_promise_is_found(kind: type[Broken]) -> None:
 
 
 @pytest.mark.parametrize("mode", [Create, Update])
-def test_a_store_that_checks_first_and_writes_later_is_found(mode: type[Create | Update]) -> None:
+def test_a_store_whose_check_and_write_are_not_atomic_is_detected(mode: type[Create | Update]) -> None:
     store = ChecksFirstWritesLater(mode)
     with pytest.raises(ConditionsIgnored, match="not atomic"):
         probe(store, "", Random(1))
@@ -166,7 +166,7 @@ def test_a_store_that_checks_first_and_writes_later_is_found(mode: type[Create |
 
 
 @pytest.mark.parametrize("topics_dir", ["topics", "", "a/b=c"])
-def test_a_good_store_passes_and_is_left_clean(topics_dir: str) -> None:
+def test_a_correct_store_passes_and_is_left_clean(topics_dir: str) -> None:
     inner = MemoryStore()
     store = FaultyStore(inner)
     probe(store, topics_dir, Random(1))
@@ -176,7 +176,7 @@ def test_a_good_store_passes_and_is_left_clean(topics_dir: str) -> None:
     assert all(call.operation in {"put", "get", "delete"} for call in store.calls)
 
 
-def test_probes_at_once_do_not_disturb_each_other() -> None:
+def test_concurrent_probes_do_not_disturb_each_other() -> None:
     inner = MemoryStore()
     stores = [FaultyStore(inner) for _ in range(8)]
     with ThreadPoolExecutor(8) as pool:
@@ -184,7 +184,7 @@ def test_probes_at_once_do_not_disturb_each_other() -> None:
     assert list(inner.list("")) == []
 
 
-def test_a_left_over_of_the_same_seed_is_stepped_over() -> None:
+def test_a_leftover_object_of_the_same_seed_is_skipped() -> None:
     inner = MemoryStore()
     store = FaultyStore(
         inner, [Fault(lambda call: call.operation == "put" and call.number > 1, FaultKind.CRASH_BEFORE)]
@@ -195,7 +195,7 @@ def test_a_left_over_of_the_same_seed_is_stepped_over() -> None:
     probe(inner, "t", Random(1), rounds=0)
 
 
-def test_a_right_to_delete_is_not_needed() -> None:
+def test_the_right_to_delete_is_not_needed() -> None:
     class NoDelete(MemoryStore):
         def delete(self, key: str) -> None:
             raise AccessDenied(key, "no")
@@ -204,7 +204,7 @@ def test_a_right_to_delete_is_not_needed() -> None:
 
 
 @pytest.mark.parametrize("error", [AccessDenied, BucketMissing, StoreUnavailable])
-def test_what_is_wrong_with_the_bucket_is_said_as_it_is(error: type[StoreError]) -> None:
+def test_errors_of_the_bucket_are_raised_unchanged(error: type[StoreError]) -> None:
     class Refusing(MemoryStore):
         def put(self, key: str, data: Bytes, mode: PutMode) -> PutResult:
             raise error(key, "refused")
@@ -222,7 +222,7 @@ def test_an_undecided_write_is_repeated() -> None:
         probe(always, "t", Random(1))
 
 
-def test_a_single_request_that_is_refused_or_not_answered_ends_no_probe() -> None:
+def test_a_single_refused_or_unanswered_request_does_not_fail_a_probe() -> None:
     clean = FaultyStore(MemoryStore())
     probe(clean, "t", Random(1), rounds=1)
     faults = [fault for fault in every_fault(clean.calls) if fault.kind not in CRASHES]
@@ -249,7 +249,7 @@ def test_a_fifth_of_all_requests_may_fail(seed: int) -> None:
             probe(FaultyStore(kind(), chaos=Chaos(Random(seed), 0.2)), "t", Random(seed))
 
 
-def test_a_store_that_stays_away_is_reported_when_patience_ends() -> None:
+def test_an_unreachable_store_is_reported_after_the_time_limit() -> None:
     clock = ManualClock()
     begun_s = clock.monotonic_s()
     store = FaultyStore(
@@ -261,7 +261,7 @@ def test_a_store_that_stays_away_is_reported_when_patience_ends() -> None:
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_no_fault_makes_a_bad_store_look_good(kind: type[Broken]) -> None:
+def test_no_fault_makes_a_wrong_store_pass(kind: type[Broken]) -> None:
     """Each request of the probe that finds the mistake fails once, in each way: the mistake is found all the same."""
     clean = FaultyStore(kind())
     with pytest.raises(ConditionsIgnored):
@@ -273,7 +273,9 @@ def test_no_fault_makes_a_bad_store_look_good(kind: type[Broken]) -> None:
 
 
 @pytest.mark.parametrize("mode", [Create, Update])
-def test_two_that_won_a_race_are_proof_enough_although_a_third_was_not_answered(mode: type[Create | Update]) -> None:
+def test_two_winners_of_a_race_fail_the_store_although_a_third_write_was_not_answered(
+    mode: type[Create | Update],
+) -> None:
     """The store does it once: who would race again, as one answer is missing, would find nothing."""
 
     class Once(Broken):
@@ -292,7 +294,7 @@ def test_two_that_won_a_race_are_proof_enough_although_a_third_was_not_answered(
         probe(Once(), "t", Random(1), rounds=1)
 
 
-def test_a_race_with_an_answer_that_is_missing_is_run_again() -> None:
+def test_a_race_with_a_missing_answer_is_run_again() -> None:
     """Of the two that may have won, one was not heard; nobody knows what the store did."""
     lost = [Fault(lambda call: call.operation == "put" and call.number > 10, FaultKind.LOST_ANSWER)]
     store = FaultyStore(MemoryStore(), lost)
@@ -302,7 +304,7 @@ def test_a_race_with_an_answer_that_is_missing_is_run_again() -> None:
     assert len(store.calls) > len(clean.calls)
 
 
-def test_a_crash_in_a_probe_is_a_crash() -> None:
+def test_a_crash_in_a_probe_propagates() -> None:
     clean = FaultyStore(MemoryStore())
     probe(clean, "t", Random(1), rounds=0)
     for fault in every_fault(clean.calls):
@@ -318,7 +320,7 @@ def moto_store(local_s3: LocalS3Process, bucket: str) -> Iterator[S3Store]:
     store.close()
 
 
-def test_moto_behind_its_lock_passes(moto_store: S3Store) -> None:
+def test_moto_behind_a_lock_passes(moto_store: S3Store) -> None:
     probe(moto_store, "topics", Random(1))
     assert list(moto_store.list("")) == []
 
@@ -345,7 +347,7 @@ def test_versitygw_passes_and_refuses_a_wrong_secret(versitygw: Versitygw) -> No
 
 
 @pytest.mark.timeout(20)
-def test_a_process_that_ends_in_the_middle_of_a_race_does_not_wait_for_racers_that_never_started(
+def test_a_process_that_ends_during_a_race_does_not_wait_for_unstarted_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     submit, calls = ThreadPoolExecutor.submit, count()

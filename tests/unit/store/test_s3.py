@@ -110,7 +110,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("answer", "mode", "kind"), REFUSALS, ids=lambda value: "")
-def test_a_refused_put_is_sent_once_and_told_apart(
+def test_a_refused_put_is_sent_once_and_distinguished(
     server: ScriptedServer, store: S3Store, answer: Answer, mode: Create | Update, kind: type[StoreError]
 ) -> None:
     server.answers = [answer]
@@ -125,20 +125,20 @@ def test_a_refused_put_is_sent_once_and_told_apart(
     assert puts[0].headers[condition] == ("*" if mode is CREATE else '"e0"')
 
 
-def test_a_bucket_in_another_region_says_so(server: ScriptedServer, store: S3Store) -> None:
+def test_a_bucket_in_another_region_is_reported(server: ScriptedServer, store: S3Store) -> None:
     moved = error(301, "PermanentRedirect")
     server.answers = [Answer(301, moved.body, {"x-amz-bucket-region": "eu-central-1"})]
     with pytest.raises(StoreError, match=r"s3\.region"):
         store.put("k", b"data", CREATE)
 
 
-def test_a_put_tells_etag_and_the_end_of_the_stores_second(server: ScriptedServer, store: S3Store) -> None:
+def test_a_put_returns_the_etag_and_the_end_of_the_stores_second(server: ScriptedServer, store: S3Store) -> None:
     server.answers = [etag()]
     result = store.put("k", b"data", CREATE)
     assert (result.etag, result.date_ms) == ('"e1"', DATE_END_MS)
 
 
-def test_times_of_a_read(server: ScriptedServer, store: S3Store) -> None:
+def test_a_read_returns_its_times(server: ScriptedServer, store: S3Store) -> None:
     server.answers = [found(b"abc"), Answer(200, b"abc", {"ETag": '"e1"', "Last-Modified": DATE}, date=SECOND_BEFORE)]
     blob = store.get("k")
     assert (blob.date_ms, blob.last_modified_ms) == (DATE_END_MS, DATE_END_MS - 1000)
@@ -153,7 +153,7 @@ def test_a_store_without_a_readable_date_is_refused(server: ScriptedServer, stor
         store.put("k", b"data", CREATE)
 
 
-def test_a_put_that_gets_no_etag_is_an_error(server: ScriptedServer, store: S3Store) -> None:
+def test_a_put_without_an_etag_is_an_error(server: ScriptedServer, store: S3Store) -> None:
     server.answers = [Answer(200)]
     with pytest.raises(StoreError, match="ETag"):
         store.put("k", b"data", CREATE)
@@ -170,7 +170,7 @@ def test_a_silent_server_is_unavailable(server: ScriptedServer, store: S3Store) 
         deaf.close()
 
 
-def test_nobody_at_home_is_unavailable_and_the_address_may_be_why(store: S3Store) -> None:
+def test_a_refused_connection_is_unavailable_with_a_hint_about_the_address(store: S3Store) -> None:
     away = S3Store("bkt", endpoint_url="http://127.0.0.1:9", access_key_id="k", secret_access_key="s", read_attempts=1)
     for call in (lambda: away.put("k", b"", CREATE), lambda: away.get("k"), lambda: list(away.list(""))):
         with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:9") as told:
@@ -179,7 +179,7 @@ def test_nobody_at_home_is_unavailable_and_the_address_may_be_why(store: S3Store
     away.close()
 
 
-def test_denied_names_the_action_and_the_key(server: ScriptedServer, store: S3Store) -> None:
+def test_access_denied_names_the_action_and_the_key(server: ScriptedServer, store: S3Store) -> None:
     server.answers = [error(403, "AccessDenied")]
     calls: dict[str, Callable[[], object]] = {
         "s3:PutObject": lambda: store.put("the/key", b"", CREATE),
@@ -196,7 +196,7 @@ def test_denied_names_the_action_and_the_key(server: ScriptedServer, store: S3St
         assert "the/key" in str(raised.value)
 
 
-def test_no_credentials_is_a_clear_error(monkeypatch: pytest.MonkeyPatch, server: ScriptedServer) -> None:
+def test_missing_credentials_give_a_clear_error(monkeypatch: pytest.MonkeyPatch, server: ScriptedServer) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name, raising=False)
     store = S3Store("bkt", endpoint_url=server.url)
@@ -209,7 +209,7 @@ def test_no_credentials_is_a_clear_error(monkeypatch: pytest.MonkeyPatch, server
 
 
 @pytest.mark.parametrize("first", [error(503, "SlowDown"), error(500, "InternalError"), Answer(None)])
-def test_reads_lists_deletes_and_parts_are_repeated(server: ScriptedServer, store: S3Store, first: Answer) -> None:
+def test_reads_lists_deletes_and_parts_are_retried(server: ScriptedServer, store: S3Store, first: Answer) -> None:
     listing = Answer(200, b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>")
     calls: list[tuple[Answer, Callable[[], object]]] = [
         (found(b"abc"), lambda: store.get("k")),
@@ -226,7 +226,7 @@ def test_reads_lists_deletes_and_parts_are_repeated(server: ScriptedServer, stor
 
 
 @pytest.mark.parametrize("cut", [0, 1, 999])
-def test_a_body_that_breaks_off_is_asked_for_again(server: ScriptedServer, store: S3Store, cut: int) -> None:
+def test_a_broken_body_is_requested_again(server: ScriptedServer, store: S3Store, cut: int) -> None:
     whole = found(b"x" * 1000)
     broken = Answer(200, whole.body, whole.headers, cut=cut)
     server.answers = [broken, whole]
@@ -236,7 +236,7 @@ def test_a_body_that_breaks_off_is_asked_for_again(server: ScriptedServer, store
         store.get("k")
 
 
-def test_bytes_that_do_not_match_their_checksum_are_not_given_out(server: ScriptedServer, store: S3Store) -> None:
+def test_bytes_that_do_not_match_their_checksum_are_not_returned(server: ScriptedServer, store: S3Store) -> None:
     right = b64encode(zlib.crc32(b"right").to_bytes(4, "big")).decode()
     server.answers = [found(b"wrong", **{"x-amz-checksum-crc32": right}), found(b"right")]
     assert store.get("k").data == b"right"
@@ -245,7 +245,7 @@ def test_bytes_that_do_not_match_their_checksum_are_not_given_out(server: Script
         store.get("k")
 
 
-def test_a_store_that_ignores_ranges_is_found_out(server: ScriptedServer, store: S3Store) -> None:
+def test_a_store_that_ignores_ranges_is_detected(server: ScriptedServer, store: S3Store) -> None:
     server.answers = [found(b"0123456789")]
     with pytest.raises(StoreError, match="whole object"):
         store.get_range("k", 2, 3)
@@ -254,7 +254,7 @@ def test_a_store_that_ignores_ranges_is_found_out(server: ScriptedServer, store:
     assert server.asked[0].headers["Range"] == "bytes=2-4"
 
 
-def test_a_head_that_finds_nothing_looks_for_the_bucket(server: ScriptedServer, store: S3Store) -> None:
+def test_a_head_without_a_result_checks_the_bucket(server: ScriptedServer, store: S3Store) -> None:
     server.answers = [Answer(404), Answer(404)]
     with pytest.raises(BucketMissing):
         store.head("k")
@@ -308,31 +308,31 @@ def test_a_completion_that_fails_is_sent_once(
     assert len(server.asked) == 1
 
 
-def test_an_upload_that_is_gone_may_be_complete(server: ScriptedServer, store: S3Store) -> None:
+def test_a_missing_upload_may_be_complete(server: ScriptedServer, store: S3Store) -> None:
     server.answers = [error(404, "NoSuchUpload"), found(b"")]
     assert complete(store) == '"e1"'
     assert [asked.method for asked in server.asked] == ["POST", "HEAD"]
 
 
-def test_an_upload_that_is_gone_without_its_object_is_lost(server: ScriptedServer, store: S3Store) -> None:
+def test_a_missing_upload_without_its_object_is_lost(server: ScriptedServer, store: S3Store) -> None:
     server.answers = [error(404, "NoSuchUpload"), Answer(404), Answer(200)]
     with pytest.raises(UploadLost):
         complete(store)
 
 
-def test_whether_a_lost_upload_is_there_may_stay_unknown(server: ScriptedServer, store: S3Store) -> None:
+def test_the_result_of_a_missing_upload_may_stay_unknown(server: ScriptedServer, store: S3Store) -> None:
     server.answers = [error(404, "NoSuchUpload"), Answer(503)]
     with pytest.raises(StoreUnavailable):
         complete(store)
 
 
-def test_a_part_of_a_lost_upload(server: ScriptedServer, store: S3Store) -> None:
+def test_a_part_of_a_lost_upload_is_refused(server: ScriptedServer, store: S3Store) -> None:
     server.answers = [error(404, "NoSuchUpload")]
     with pytest.raises(UploadLost):
         store.write_part("k", "u", 1, b"part")
 
 
-def test_aborting_what_is_gone_is_no_error(server: ScriptedServer, store: S3Store) -> None:
+def test_aborting_a_missing_upload_is_no_error(server: ScriptedServer, store: S3Store) -> None:
     server.answers = [error(404, "NoSuchUpload")]
     store.abort_upload("k", "u")
 
@@ -340,7 +340,7 @@ def test_aborting_what_is_gone_is_no_error(server: ScriptedServer, store: S3Stor
 # Where the bucket is
 
 
-def test_a_location_goes_to_another_process(server: ScriptedServer, store: S3Store) -> None:
+def test_a_location_can_be_pickled(server: ScriptedServer, store: S3Store) -> None:
     location = sent(store.location)
     assert location == store.location
     assert "secret" not in repr(S3Location("b", secret_access_key="secret", session_token="secret"))
@@ -351,7 +351,7 @@ def test_a_location_goes_to_another_process(server: ScriptedServer, store: S3Sto
     opened.close()
 
 
-def test_the_environment_names_endpoint_and_region(monkeypatch: pytest.MonkeyPatch, server: ScriptedServer) -> None:
+def test_endpoint_and_region_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, server: ScriptedServer) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
     monkeypatch.setenv("AWS_REGION", "eu-central-7")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "from-environment")
@@ -368,7 +368,7 @@ def test_the_environment_names_endpoint_and_region(monkeypatch: pytest.MonkeyPat
     assert store.location.secret_access_key is None
 
 
-def test_amazon_is_reached_by_the_buckets_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_amazon_is_addressed_by_the_buckets_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_REGION", "eu-central-1")
     store = S3Store("bkt", access_key_id="k", secret_access_key="s")
     assert store.location.endpoint_url is None
@@ -378,13 +378,13 @@ def test_amazon_is_reached_by_the_buckets_host(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("asked", [{"profile": "nobody"}, {"endpoint_url": "no url"}])
-def test_a_place_that_cannot_be_is_a_configuration_error(asked: dict[str, Any]) -> None:
+def test_an_invalid_location_is_a_configuration_error(asked: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         S3Store("bkt", **asked)
 
 
 @pytest.mark.parametrize(("checksums", "sent"), [("when_supported", True), ("when_required", False)])
-def test_checksums_can_be_left_out_for_old_servers(server: ScriptedServer, checksums: Checksums, sent: bool) -> None:
+def test_checksums_can_be_omitted_for_old_servers(server: ScriptedServer, checksums: Checksums, sent: bool) -> None:
     server.answers = [etag()]
     location = S3Location("bkt", endpoint_url=server.url, access_key_id="k", secret_access_key="s", checksums=checksums)
     store = location.open()
@@ -407,7 +407,7 @@ def test_a_small_body_does_not_wait_for_100_continue(server: ScriptedServer, sto
     assert server.asked[1].headers["Expect"] == "100-continue"
 
 
-def test_encryption_by_the_store_is_asked_for_with_each_object(server: ScriptedServer) -> None:
+def test_encryption_by_the_store_is_requested_for_each_object(server: ScriptedServer) -> None:
     asked_for = S3Location("bkt", "r", server.url, "k", "s", encryption="aws:kms", kms_key_id="key-1")
     store = asked_for.open()
     server.answers = [etag(), Answer(200, b"<R><UploadId>u</UploadId></R>")]

@@ -62,7 +62,7 @@ def error(status: int, code: str) -> Answer:
     return Answer(status, f"<Error><Code>{code}</Code><Message>said so</Message></Error>".encode())
 
 
-def test_a_copy_is_an_upload_of_one_part(server: ScriptedServer, stores: tuple[S3Store, S3Store]) -> None:
+def test_a_copy_is_an_upload_with_one_part(server: ScriptedServer, stores: tuple[S3Store, S3Store]) -> None:
     source, target = stores
     server.answers = [BEGUN, COPIED, COMPLETED]
     copied = target.start_copy(source, "t/partition=0/a b.avro", "k", 5)
@@ -82,7 +82,7 @@ def test_a_copy_is_an_upload_of_one_part(server: ScriptedServer, stores: tuple[S
 @pytest.mark.parametrize(
     "answer", [Answer(200, b'<CopyPartResult><ETag>"p1"</ETag></CopyPartResult>'), Answer(200, b"<CopyPartResult/>")]
 )
-def test_a_store_that_does_not_say_the_sum_is_not_believed(
+def test_a_copy_without_the_stores_checksum_is_aborted(
     server: ScriptedServer, stores: tuple[S3Store, S3Store], answer: Answer
 ) -> None:
     server.answers = [BEGUN, answer, GONE]
@@ -112,7 +112,7 @@ def test_a_copy_that_fails_leaves_no_upload(
     assert [asked.method for asked in server.asked] == ["POST", "PUT", "DELETE"]
 
 
-def test_what_cannot_be_copied_costs_no_request(server: ScriptedServer, stores: tuple[S3Store, S3Store]) -> None:
+def test_a_copy_that_is_not_possible_sends_no_request(server: ScriptedServer, stores: tuple[S3Store, S3Store]) -> None:
     source, target = stores
     plain = opened(server, "to", checksums="when_required")
     assert target.start_copy(source, "a", "k", 0) is None
@@ -141,7 +141,7 @@ def parts(numbers: range, more: bool = False) -> Answer:
     return Answer(200, told.encode())
 
 
-def test_parts_are_listed_to_the_last_page(server: ScriptedServer, stores: tuple[S3Store, S3Store]) -> None:
+def test_all_pages_of_parts_are_listed(server: ScriptedServer, stores: tuple[S3Store, S3Store]) -> None:
     server.answers = [UPLOADS, parts(range(1, 3), more=True), parts(range(3, 4)), COMPLETED]
     upload = stores[1].resume_upload("k")
     assert upload is not None
@@ -154,14 +154,12 @@ def test_parts_are_listed_to_the_last_page(server: ScriptedServer, stores: tuple
     assert body.count("ChecksumCRC32>") == 6
 
 
-def test_an_upload_that_is_gone_meanwhile_does_not_go_on(
-    server: ScriptedServer, stores: tuple[S3Store, S3Store]
-) -> None:
+def test_an_upload_that_disappeared_is_not_continued(server: ScriptedServer, stores: tuple[S3Store, S3Store]) -> None:
     server.answers = [UPLOADS, error(404, "NoSuchUpload")]
     assert stores[1].resume_upload("k") is None
 
 
-def test_errors_name_the_host(server: ScriptedServer, stores: tuple[S3Store, S3Store]) -> None:
+def test_errors_of_a_store_name_the_host(server: ScriptedServer, stores: tuple[S3Store, S3Store]) -> None:
     server.answers = [error(403, "AccessDenied")]
     for call in (lambda: stores[0].get("k"), lambda: list(stores[0].list("k")), lambda: stores[0].resume_upload("k")):
         with pytest.raises(AccessDenied) as raised:

@@ -28,7 +28,7 @@ def key_of(asked: Asked) -> str:
     return asked.headers["Authorization"].partition("Credential=")[2].partition("/")[0]
 
 
-def test_a_store_goes_on_by_credentials_that_are_looked_up_anew(
+def test_a_store_continues_with_renewed_credentials(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """As boto3 finds them, in a file that somebody has written anew; an upload that was begun goes on."""
@@ -59,7 +59,7 @@ def test_a_store_goes_on_by_credentials_that_are_looked_up_anew(
     opened.close()
 
 
-def test_a_store_that_finds_no_credentials_to_go_on_by_keeps_those_that_it_has(
+def test_a_store_without_new_credentials_keeps_the_old_ones(
     server: ScriptedServer,
 ) -> None:
     store = S3Store("bkt", endpoint_url=server.url, access_key_id="k", secret_access_key="s", region="us-east-1")

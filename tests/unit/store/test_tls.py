@@ -134,7 +134,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 @pytest.mark.parametrize("paced", [False, True])
 @pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES, 3_000_001])
-def test_a_body_arrives_whole_with_its_checksum(server: Server, size: int, paced: bool) -> None:
+def test_a_body_arrives_complete_with_its_checksum(server: Server, size: int, paced: bool) -> None:
     data, pacer = os.urandom(size), CountingPacer()
     url = f"https://127.0.0.1:{server.server_port}"
     store = S3Store("bkt", endpoint_url=url, access_key_id="k", secret_access_key="s", pacer=pacer if paced else None)

@@ -27,7 +27,7 @@ SKIPPED: dict[str, Any] = {"name": "other", "skip_reason": "Dependency not found
         ([WRONG, SKIPPED], {"wrong", "other"}, VULNERABLE, "NOT AUDITED: nothing is known about 1 of 2"),
     ],
 )
-def test_only_what_was_answered_counts(dependencies: list[Any], pinned: set[str], code: int, said: str) -> None:
+def test_only_answered_versions_count(dependencies: list[Any], pinned: set[str], code: int, said: str) -> None:
     found, lines = judge(pinned, {"dependencies": dependencies})
     assert found == code
     assert said in "\n".join(lines)
@@ -40,7 +40,7 @@ def test_only_what_was_answered_counts(dependencies: list[Any], pinned: set[str]
         """raise SystemExit("no way to the network")""",
     ],
 )
-def test_an_audit_that_was_answered_nothing_says_so(
+def test_an_audit_without_answers_is_reported(
     program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pip_audit = tmp_path / "pip-audit"

@@ -44,7 +44,7 @@ def test_a_child_process_has_another_time_of_day_and_no_other_monotonic_time(tmp
     assert said == [["0", "0"], [str(HOUR_S), "0"], [str(-HOUR_S), "0"]]
 
 
-def test_a_server_says_of_each_time_what_its_clock_showed_then(local_s3: LocalS3Process, location: S3Location) -> None:
+def test_a_server_with_a_skewed_clock_gives_its_times(local_s3: LocalS3Process, location: S3Location) -> None:
     assert isinstance(local_s3, LocalS3Process)
     with Gate(str(location.endpoint_url)) as gate:
         store = S3Location(
@@ -72,7 +72,7 @@ def test_a_server_says_of_each_time_what_its_clock_showed_then(local_s3: LocalS3
         store.close()
 
 
-def test_a_moment_is_as_old_as_it_is() -> None:
+def test_the_age_of_a_moment_ignores_clock_jumps() -> None:
     base = ManualClock()
     clock = SkewedClock(base)
     moment = Moment(clock)

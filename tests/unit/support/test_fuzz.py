@@ -28,7 +28,7 @@ def bounded() -> Iterator[Bounded]:
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_decoder_refuses_what_it_does_not_take_by_name(bounded: Bounded, name: str, tmp_path: Path) -> None:
+def test_a_decoder_refuses_invalid_inputs_with_a_named_error(bounded: Bounded, name: str, tmp_path: Path) -> None:
     tally = Tally()
     fuzz_batch(bounded, name, tally, seed=SEED, folder=tmp_path, count=len(TARGETS[name].seeds) + CASES)
     assert not tally.findings
@@ -47,7 +47,7 @@ def test_each_mutator_changes_valid_objects(name: str) -> None:
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_case_is_repeated_by_its_seed_and_number(name: str) -> None:
+def test_a_case_is_reproduced_by_its_seed_and_number(name: str) -> None:
     numbers = range(len(TARGETS[name].seeds), len(TARGETS[name].seeds) + 20)
     cases = [make_case(TARGETS[name], 1, number) for number in numbers]
     assert cases == [make_case(TARGETS[name], 1, number) for number in numbers]

@@ -35,24 +35,24 @@ MODULE = "def add(one, other):\n    return one + other\n"
 
 
 @each("mutant", {mutant.name: mutant for mutant in load()})
-def test_every_mutant_fits_its_module(mutant: Mutant) -> None:
+def test_every_mutant_applies_to_its_module(mutant: Mutant) -> None:
     mutant.applied(mutant.path().read_text(encoding="utf-8"))
     assert len(mutant.mistake) <= LINE_MAX
     assert len(mutant.harm) <= LINE_MAX
 
 
-def test_there_are_mutants_of_every_area() -> None:
+def test_every_area_has_mutants() -> None:
     found = Counter(mutant.area for mutant in load())
     assert {area: found[area] for area, least in LEAST.items() if found[area] < least} == {}
     assert found.total() >= 60
 
 
-def test_no_mutant_is_there_twice() -> None:
+def test_no_mutant_is_defined_twice() -> None:
     found = Counter((mutant.module, mutant.before, mutant.after) for mutant in load())
     assert [mutant for mutant, count in found.items() if count > 1] == []
 
 
-def test_a_mutant_changes_its_lines_and_no_others() -> None:
+def test_a_mutant_changes_only_its_lines() -> None:
     mutant = parse("area/name", TEXT)
     assert mutant.applied(MODULE) == "def add(one, other):\n    return one - other\n"
     assert list(mutant.lines(MODULE)) == [2]
@@ -67,7 +67,7 @@ def test_a_mutant_changes_its_lines_and_no_others() -> None:
         ("def add(one, other):\n        return one + other\n", "0 times"),
     ],
 )
-def test_lines_that_are_not_there_once_are_refused(module: str, message: str) -> None:
+def test_lines_that_do_not_occur_exactly_once_are_refused(module: str, message: str) -> None:
     with pytest.raises(MutantError, match=message):
         parse("area/name", TEXT).applied(module)
 
@@ -83,7 +83,7 @@ def test_lines_that_are_not_there_once_are_refused(module: str, message: str) ->
         (TEXT.rstrip("\n"), "whole ones"),
     ],
 )
-def test_a_mutant_that_says_nothing_is_refused(text: str, message: str) -> None:
+def test_an_incomplete_mutant_is_refused(text: str, message: str) -> None:
     with pytest.raises(MutantError, match=message):
         parse("area/name", text).applied(MODULE)
 
@@ -95,13 +95,13 @@ def test_a_module_is_found_by_its_name() -> None:
         module_path("keyfold.log.nosuch")
 
 
-def test_tests_are_near_what_they_import() -> None:
+def test_tests_are_close_to_the_modules_that_they_import() -> None:
     found = distances("keyfold.log.gaps", 2)
     assert found["tests/unit/log/test_gaps.py"] == 1
     assert max(found.values()) == 2
 
 
-def test_without_a_recording_the_nearest_unit_tests_come_first() -> None:
+def test_the_closest_unit_tests_run_first_without_a_recording() -> None:
     found = stages(next(m for m in load() if m.module == "keyfold.log.gaps"), None, KINDS)
     assert found[0].tests[0] == "tests/unit/log/test_gaps.py"
     half = len(found) // 2
@@ -120,7 +120,7 @@ def test_survivors_and_too_few_in_the_first_tier_are_complaints(tmp_path: Path) 
     assert json.loads(table.as_json([late]))[0]["test"] == late.test
 
 
-def test_coverage_is_shown_for_each_package_also_of_files_that_nobody_imports(tmp_path: Path) -> None:
+def test_coverage_is_shown_for_each_package_including_files_that_are_never_imported(tmp_path: Path) -> None:
     for name, text in {
         "pack/__init__.py": "",
         "pack/inner/__init__.py": "",

@@ -33,12 +33,12 @@ def pins_of(name: str) -> dict[Pin, int]:
     return dict(parse((FOLDER / f"{name}.txt").read_text(encoding="utf-8")))
 
 
-def test_the_files_are_those_that_make_pins_writes() -> None:
+def test_the_requirement_files_match_make_pins() -> None:
     assert {file.name for file in FOLDER.iterdir()} == {f"{name}.txt" for name in NAMES}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_package_has_hashes_and_nothing_else_is_there(name: str) -> None:
+def test_each_requirement_has_hashes_and_nothing_else(name: str) -> None:
     text = (FOLDER / f"{name}.txt").read_text(encoding="utf-8")
     pins = pins_of(name)
     assert pins
@@ -51,7 +51,7 @@ def test_versions_are_those_of_constraints() -> None:
     assert list(disagreements(constraints(), files)) == []
 
 
-def test_what_is_asked_for_is_there() -> None:
+def test_requested_packages_are_pinned() -> None:
     assert set(BUILD) <= {pin.name for pin in pins_of("build")}
     assert set(TOOLS) <= {pin.name for pin in pins_of("tools")}
     assert set(SITE) <= {pin.name for pin in pins_of("site")}
@@ -59,7 +59,7 @@ def test_what_is_asked_for_is_there() -> None:
 
 
 @pytest.mark.parametrize("name", EXTRAS)
-def test_what_the_project_depends_on_is_there(name: str) -> None:
+def test_dependencies_of_the_project_are_pinned(name: str) -> None:
     there = {pin.name: pin.version for pin in pins_of(name)}
     needed = [Requirement(line) for line in PROJECT["dependencies"] + list(of_extra(name))]
     assert {canonicalize_name(one.name) for one in needed} <= set(there)
@@ -76,7 +76,7 @@ def of_extra(name: str) -> Iterator[str]:
             yield line
 
 
-def test_a_disagreement_says_what_to_do() -> None:
+def test_a_disagreement_gives_a_hint() -> None:
     files = {"requirements/a.txt": [Pin("one", "1"), Pin("two", "2"), Pin("new", "1")]}
     assert list(disagreements([Pin("one", "1"), Pin("two", "3"), Pin("old", "1")], files)) == [
         "requirements/a.txt: two==2, but constraints.txt has two==3; run `make pins`",
@@ -106,7 +106,7 @@ def test_other_lines_are_refused(text: str) -> None:
         list(parse(text))
 
 
-def test_everything_that_installs_wants_hashes() -> None:
+def test_every_installation_requires_hashes() -> None:
     """Each `pip install` of the Makefile and the recipes: with hashes, or of what is here already."""
     texts = [ROOT / "Makefile", *(ROOT / "infra" / "images").glob("*/Dockerfile")]
     commands = [
@@ -127,6 +127,6 @@ def test_constraints_are_in_order() -> None:
     assert lines == sorted(lines, key=lambda line: line.lower().replace("=", "!"))
 
 
-def test_the_folder_is_where_the_makefile_looks() -> None:
+def test_every_requirements_file_of_the_makefile_exists() -> None:
     for name in re.findall(r"requirements/\w+\.txt", (ROOT / "Makefile").read_text(encoding="utf-8")):
         assert (ROOT / Path(name)).is_file(), name

@@ -42,13 +42,13 @@ def ordered(history: History, found: list[Record], *, begin: int = 8, dense_from
     return kinds(ordered_flaws(history, found, begin=begin, end=8, dense_from=dense_from))
 
 
-def test_a_dense_read_a_cleaned_one_and_a_purged_one_are_sound(history: History) -> None:
+def test_dense_cleaned_and_purged_reads_are_sound(history: History) -> None:
     assert ordered(history, records(TEXT)) == set()
     assert ordered(history, READ) == set()
     assert ordered(history, [r for r in READ if r.key != b"b"]) == set()
 
 
-def test_a_read_may_end_where_any_commit_ended_meanwhile(history: History) -> None:
+def test_a_read_may_end_at_any_commit_made_meanwhile(history: History) -> None:
     found = records(TEXT)[:6]
     assert ordered(history, found, begin=4) == set()
     assert ordered(history, found, begin=8) == {"lost", "resurrected"}
@@ -69,7 +69,7 @@ BROKEN: dict[str, tuple[Callable[[list[Record]], list[Record]], str]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_an_ordered_read_must_not_give_is_seen(history: History, name: str) -> None:
+def test_flaws_of_an_ordered_read_are_found(history: History, name: str) -> None:
     breaking, kind = BROKEN[name]
     assert kind in ordered(history, breaking(READ))
 
@@ -80,14 +80,14 @@ def test_above_the_dirty_point_nothing_may_be_missing(history: History) -> None:
     assert ordered(history, [r for r in READ if r.key != b"b"], dense_from=6) == {"lost"}
 
 
-def test_what_a_prefix_lacks_may_be_superseded_later_than_it_has_come(history: History) -> None:
+def test_a_record_missing_in_a_prefix_may_be_superseded_after_the_prefix(history: History) -> None:
     found = [r for r in READ if r.offset < 5]
     assert prefix_flaws(history, found, end=5, horizon=8, dense_from=8) == []
     assert kinds(prefix_flaws(history, found, end=5, horizon=5, dense_from=8)) == {"lost"}
     assert kinds(prefix_flaws(history, found[:-1], end=5, horizon=8, dense_from=8)) == {"lost"}
 
 
-def test_a_read_from_an_offset_is_judged_from_there(history: History) -> None:
+def test_a_read_from_an_offset_is_judged_from_that_offset(history: History) -> None:
     assert ordered_flaws(history, READ[1:], start=4, begin=8, end=8, dense_from=8) == []
     assert kinds(ordered_flaws(history, READ, start=4, begin=8, end=8, dense_from=8)) == {"invented"}
     assert kinds(ordered_flaws(history, READ[2:], start=4, begin=8, end=8, dense_from=8)) == {"lost"}
@@ -106,7 +106,7 @@ def test_the_state_at_each_end_of_a_commit_is_one_that_existed(history: History,
         assert latest(history, state, begin=end + 2) == {"never existed"}
 
 
-def test_states_that_never_existed_are_seen(history: History) -> None:
+def test_states_that_never_existed_are_found(history: History) -> None:
     assert latest(history, list(fold(records(TEXT)[:5]).values())) == {"never existed"}  # inside a commit
     whole = list(fold(records(TEXT)).values())
     assert latest(history, whole[1:]) == {"never existed"}
@@ -117,14 +117,14 @@ def test_states_that_never_existed_are_seen(history: History) -> None:
     assert latest(history, [*whole[:-1], *records("d=8", start=7)]) == {"invented"}
 
 
-def test_an_order_is_looked_at_where_there_is_one() -> None:
+def test_the_order_of_records_is_checked_if_there_is_one() -> None:
     history = History()
     history.write(records(TEXT), 8, 0.0)
     assert sequence_flaws(history, READ) == []
     assert kinds(sequence_flaws(history, READ[::-1])) == {"reordered"}
 
 
-def test_who_passes_a_record_in_time_must_have_seen_it(history: History) -> None:
+def test_a_reader_that_passes_a_record_in_time_must_have_returned_it(history: History) -> None:
     # Written at 0.0, 0.0, 2.0, 2.0, ...; the record of offset 2 is passed with that of offset 3.
     seen = [(record, 0.5 + record.offset) for record in records(TEXT)]
     assert lag_flaws(history, seen, end=8, ended_s=9.0, lag_s=2.0) == []
@@ -137,7 +137,7 @@ def test_who_passes_a_record_in_time_must_have_seen_it(history: History) -> None
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(20))
-def test_what_a_right_cleaner_leaves_is_sound_and_one_record_less_is_not(seed: int) -> None:
+def test_the_result_of_a_correct_cleaner_is_sound_and_one_record_less_is_not(seed: int) -> None:
     random = Random(seed)
     words = [f"{random.choice('abcd')}={random.choice(('', '', str(n)))}" for n in range(60)]
     history, written = History(), records(" ".join(words))

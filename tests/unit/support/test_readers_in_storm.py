@@ -71,7 +71,7 @@ class _Items:
         return self._latest.position
 
 
-def test_right_readers_pass(world: World) -> None:
+def test_correct_readers_pass(world: World) -> None:
     with world.opened() as log:
         for seed in range(8):
             LatestReader(world, log, seed).turn(last=True)

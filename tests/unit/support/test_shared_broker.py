@@ -50,7 +50,7 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
         keeper.join(60)
 
 
-def test_users_share_one_and_the_last_one_waits_for_its_end(kept: Kept) -> None:
+def test_users_share_one_broker_and_the_last_one_ends_it(kept: Kept) -> None:
     with SharedBroker(kept.folder) as one:
         with SharedBroker(kept.folder) as two:
             assert (one.port, one.folder) == (two.port, two.folder) == (1, kept.broker.folder)
@@ -62,19 +62,19 @@ def test_users_share_one_and_the_last_one_waits_for_its_end(kept: Kept) -> None:
     assert kept.ended()
 
 
-def test_a_user_that_dies_is_no_user(kept: Kept) -> None:
+def test_a_dead_user_does_not_count(kept: Kept) -> None:
     with socket.create_connection(("127.0.0.1", int((kept.folder / "broker.port").read_text()))) as line:
         assert line.recv(1) == b"{"
         assert not kept.broker.is_over.is_set()
     assert kept.ended()
 
 
-def test_nobody_can_send_it_a_signal(kept: Kept) -> None:
+def test_the_pid_of_a_shared_broker_is_not_available(kept: Kept) -> None:
     with SharedBroker(kept.folder) as shared, pytest.raises(KeyfoldError, match="private_broker"):
         _ = shared.pid
 
 
-def test_a_broker_that_nobody_wants_ends(tmp_path: Path) -> None:
+def test_an_unused_broker_ends(tmp_path: Path) -> None:
     broker = Pretended(1, tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         keep(cast("KafkaBroker", broker), listener, first_user_timeout_s=0.01)

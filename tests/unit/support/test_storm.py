@@ -26,7 +26,7 @@ def test_the_same_seed_gives_the_same_schedule() -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 7])
-def test_ten_minutes_have_every_action_and_each_trouble_ends(seed: int) -> None:
+def test_ten_minutes_have_every_action_and_each_fault_ends(seed: int) -> None:
     steps = plan(seed, 600)
     done = {(step.what, step.whom) for step in steps}
     for whom in (*SINKS, COMPACTOR, *REPLICATORS):
@@ -39,7 +39,7 @@ def test_ten_minutes_have_every_action_and_each_trouble_ends(seed: int) -> None:
     assert {step.whom for step in steps if step.what == "traffic"} == {*TRAFFIC}
 
 
-def test_records_state_where_they_belong() -> None:
+def test_records_name_their_topic_and_partition() -> None:
     traffic, random = Traffic(), Random(1)
     for number, kind in enumerate(TRAFFIC * 20):
         traffic.kind = kind
@@ -71,7 +71,7 @@ def flaws(*rows: Row, rules: Rules = RULES, **changes: object) -> list[str]:
     return snapshot_flaws(HISTORY, replace(CLEAN, **changes), rules, rows)  # type: ignore[arg-type]
 
 
-def test_a_judge_accepts_what_a_log_may_have() -> None:
+def test_the_judge_accepts_valid_logs() -> None:
     assert flaws(*ALL) == flaws(*KEPT) == flaws(row(2, None), row(5, b"k1", None), *KEPT[1:]) == []
     assert flaws(*ALL[3:], start=3, rules=replace(RULES, expires=True)) == []
     assert flaws(*ALL[:4], end=4, first_dirty=0) == flaws(*ALL[:4], end=5, first_dirty=0) == []
@@ -94,12 +94,12 @@ def test_a_judge_accepts_what_a_log_may_have() -> None:
         (ALL, {"end": 6}, "is not what Kafka has"),
     ],
 )
-def test_a_judge_finds_each_flaw(rows: list[Row], changes: dict[str, object], words: str) -> None:
+def test_the_judge_finds_each_flaw(rows: list[Row], changes: dict[str, object], words: str) -> None:
     found = flaws(*rows, **changes)  # type: ignore[arg-type]
     assert any(words in flaw for flaw in found), found
 
 
-def test_a_log_that_is_not_compacted_lacks_nothing_and_repeats_nothing() -> None:
+def test_an_uncompacted_log_lacks_and_repeats_nothing() -> None:
     plain = replace(RULES, is_compacted=False)
     assert "offset 3 is None" in flaws(*ALL[:3], *ALL[4:], rules=plain)[0]
     assert "some come twice" in flaws(*ALL, ALL[-1], rules=plain)[0]
@@ -123,16 +123,16 @@ def test_a_state_is_that_of_one_exact_prefix() -> None:
         ({"log_id": "new", "ancestors": {"log": 8}, "end": 7}, "goes on with that log from 8"),
     ],
 )
-def test_a_reader_that_goes_backwards_is_seen(changes: dict[str, object], words: str) -> None:
+def test_a_reader_that_goes_backwards_is_found(changes: dict[str, object], words: str) -> None:
     assert words in backwards(CLEAN, replace(CLEAN, **changes))  # type: ignore[arg-type]
 
 
-def test_a_failed_over_log_gives_up_what_lies_behind_the_point_where_it_parted() -> None:
+def test_a_failed_over_log_loses_the_records_after_its_divergence() -> None:
     assert backwards(CLEAN, replace(CLEAN, number=6, end=9)) == ""
     assert backwards(CLEAN, replace(CLEAN, log_id="new", ancestors={"log": 6}, end=6)) == ""
 
 
-def test_a_figure_that_is_zero_is_named() -> None:
+def test_counts_that_are_zero_are_named() -> None:
     summary = Summary(7, 600)
     for part, names in MUST_HAPPEN.items():
         summary.add(part, dict.fromkeys(names, 2))
@@ -149,7 +149,7 @@ def test_the_plain_reader_imports_nothing_of_keyfold() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_a_process_that_is_told_to_end_before_it_listens_may_be_started_again(tmp_path: Path) -> None:
+def test_a_process_ended_before_it_listens_may_be_restarted(tmp_path: Path) -> None:
     child = Child("sleeper", ("sleep", "600"), {}, tmp_path / "log")
     child.start()
     assert child.terminate()
@@ -163,7 +163,7 @@ def test_a_process_that_is_told_to_end_before_it_listens_may_be_started_again(tm
     assert not child.kill()
 
 
-def test_a_process_that_ends_by_itself_is_noticed(tmp_path: Path) -> None:
+def test_a_process_that_ends_unexpectedly_is_noticed(tmp_path: Path) -> None:
     child = Child("talker", (sys.executable, "-c", "print('last words'); exit(3)"), {}, tmp_path / "log")
     child.start()
     assert child.process is not None

@@ -64,7 +64,7 @@ def run(folder: Path, *flags: str) -> tuple[set[str], str]:
     return {name.partition("::")[2] for name in names}, done.stdout
 
 
-def test_the_quick_tier_and_the_rest_have_each_test_once(tmp_path: Path) -> None:
+def test_the_quick_tier_and_the_rest_together_have_each_test_once(tmp_path: Path) -> None:
     quick, shown = run(tmp_path, "--tier", "test", "--share", "2/4")
     assert "tier: test, of enumerations share 2/4" in shown
     assert "cases [1]" in shown
@@ -85,7 +85,7 @@ def test_the_quick_tier_and_the_rest_have_each_test_once(tmp_path: Path) -> None
     assert named == full | {"test_hours"}
 
 
-def test_shares_have_each_item_once_in_whatever_order_they_come() -> None:
+def test_shares_together_have_each_item_once() -> None:
     ids = [f"test[{number}]" for number in range(21)]
     shares = [in_share(ids, Share(index, 8)) for index in range(8)]
     assert sorted(item for share in shares for item in share) == sorted(ids)
@@ -101,6 +101,6 @@ def test_each_share_has_a_case_of_every_test(count: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0/8", "9/8", "3", "a/b", "-1/8", "3/0"])
-def test_what_is_no_share_is_refused(text: str) -> None:
+def test_an_invalid_share_is_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="is no share"):
         Share.parse(text)

@@ -134,7 +134,7 @@ def test_a_single_partition_is_never_paused_alone() -> None:
     assert not fetching.reasons
 
 
-def test_memory_for_large_records_is_reserved_and_held_records_are_rolled() -> None:
+def test_backpressure_reserves_memory_for_large_records_and_rolls_held_ones() -> None:
     in_flight, fetching, large = InFlight(), FakeFetching(), [0.0]
     writer = FakeWriter(in_flight)
     owner = SimpleNamespace(key=("t", 0), writer=writer, holds=set(), is_fetched=True)
