@@ -32,7 +32,7 @@ from tests.support.cleaning import Sink, load, record
 from tests.support.helm import VALUE_SETS, one, template
 from tests.support.kube_apiserver import Deed, KubeApiserver, User
 from tests.support.kubelet import NODE, Kubelet, image_environment, running_status
-from tests.support.local_pod import LocalPod, PodInputs, verified
+from tests.support.local_pod import LocalPod, PodEnvironment, verified
 from tests.support.moto import LocalS3Process
 from tests.support.proof import wait_for
 from tests.support.spark_cluster import children, command_line
@@ -99,7 +99,7 @@ class Scene:
         self.kubelet = Kubelet(kube, self.namespace, folder / "executors", environment=keys)
         owner = "Deployment" if chosen["compactor"]["mode"] == "loop" else "CronJob"
         addresses = {"https://kubernetes.default.svc": kube.url}
-        given = PodInputs(addresses, environment={**image_environment(), **s3.environment, **self._mounted()})
+        given = PodEnvironment(addresses, environment={**image_environment(), **s3.environment, **self._mounted()})
         self.driver = LocalPod(
             self.objects, f"{owner}/kf-keyfold-compactor", folder, given, name="kf-keyfold-compactor-0"
         )

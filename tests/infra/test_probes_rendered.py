@@ -26,7 +26,7 @@ from keyfold.store.api import ObjectStore
 from tests.support.cleaning import Sink, load, record
 from tests.support.helm import VALUE_SETS, template
 from tests.support.kafka import KafkaBroker, produce_all, synthetic
-from tests.support.local_pod import LocalPod, PodInputs, verified
+from tests.support.local_pod import LocalPod, PodEnvironment, verified
 from tests.support.moto import ACCESS_KEY_ID, SECRET_ACCESS_KEY, LocalS3Process
 from tests.support.proof import Rig, wait_for
 from tests.support.rendered import Object
@@ -60,10 +60,10 @@ def gate(s3: LocalS3Process) -> Iterator[Gate]:
         yield opened
 
 
-def places(gate: Gate, kafka: str = "") -> PodInputs:
+def places(gate: Gate, kafka: str = "") -> PodEnvironment:
     """Where the laptop's broker and store are."""
     addresses = {"http://s3.keyfold.svc:9000": gate.url, "kafka.keyfold.svc:9092": kafka}
-    return PodInputs(addresses, {"s3-keys": KEYS})
+    return PodEnvironment(addresses, {"s3-keys": KEYS})
 
 
 # The sink
@@ -232,7 +232,7 @@ def test_a_compactor_without_spark_is_not_ready(
     finally:
         store.close()
     here = places(gate)
-    broken = PodInputs(here.addresses, here.secrets, {"JAVA_HOME": str(tmp_path / "no-java")})
+    broken = PodEnvironment(here.addresses, here.secrets, {"JAVA_HOME": str(tmp_path / "no-java")})
     pod = LocalPod(laptop, "Deployment/kf-keyfold-compactor", tmp_path, broken, name="kf-keyfold-compactor-0")
     with pod:
         pod.starts()
@@ -257,7 +257,7 @@ def test_a_compactor_that_never_reached_its_store_can_be_stopped(
 
 def test_probes_of_a_replicator_match_every_state(s3: LocalS3Process, gate: Gate, tmp_path: Path) -> None:
     environment = {**s3.environment, "AWS_ENDPOINT_URL": gate.url}
-    given = PodInputs(secrets={"keyfold-dr": KEYS}, environment=environment)
+    given = PodEnvironment(secrets={"keyfold-dr": KEYS}, environment=environment)
     rendered = template(VALUE_SETS / "replica.yaml")
     pod = LocalPod(rendered, "Deployment/kf-keyfold-replica", tmp_path, given, name="kf-keyfold-replica-0")
     store, there = s3.location("example-log").open(), s3.location("log-dr").open()

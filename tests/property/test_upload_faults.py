@@ -91,7 +91,7 @@ def test_the_cases_upload_in_many_parts() -> None:
 @pytest.mark.parametrize("overlap_bytes_min", [OVERLAP_BYTES_MIN, 0], ids=["one after another", "overlapped"])
 @pytest.mark.sharded
 @pytest.mark.parametrize("fault", CASES)
-def test_a_fault_at_any_call_leaves_the_log_and_the_next_run_finishes(
+def test_a_fault_at_any_call_leaves_the_log_sound_and_the_next_run_finishes(
     fault: Fault, overlap_bytes_min: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "rewrite_unit", partial(rewrite_unit, overlap_bytes_min=overlap_bytes_min))

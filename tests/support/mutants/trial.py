@@ -67,7 +67,7 @@ class _OutOfTime(Exception):
 
 
 class _PytestFailed(Exception):
-    """Pytest ended without a report."""
+    """Pytest ended without a result."""
 
 
 class Trial:
