@@ -1,4 +1,4 @@
-"""Which credentials of a process a registration may name: the lists, by what they say and by what is on disk."""
+"""Credentials of a process that a registration may name, by the configured lists and by resolved paths."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_pattern_is_matched_with_the_whole_name() -> None:
 
 
 def test_files_are_allowed_in_listed_folders_and_by_full_path(tmp_path: Path) -> None:
-    """A mounted secret is a link to a link inside of its folder, as Kubernetes makes it."""
+    """A mounted secret is a link to a link inside its folder, as Kubernetes makes it."""
     secrets, alias, other = tmp_path / "secrets", tmp_path / "alias", tmp_path / "other"
     (secrets / "..data").mkdir(parents=True)
     (secrets / "..data" / "dr").write_text("k=v")

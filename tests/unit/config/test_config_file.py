@@ -1,4 +1,4 @@
-"""Configuration files: three forms, one result; placeholders; mistakes that name their key."""
+"""Configuration files: three formats with one result, placeholders, and mistakes that name their key."""
 
 from __future__ import annotations
 

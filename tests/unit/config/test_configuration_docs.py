@@ -1,4 +1,4 @@
-"""The pages of options are what the code says."""
+"""The pages of options match the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options: every mistake names its key, secrets stay secret, and a topic's own value wins."""
+"""Options: every mistake names its key, secrets stay hidden, and a topic's own value takes precedence."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def test_every_option_has_a_description() -> None:
 
 
 class Shown(StoreOptions):
-    """Options with all that must be hidden."""
+    """Return options with values of every kind that must be hidden."""
 
     name: str = option("name", doc="Name.")
     token: SecretStr | None = option("rest.token", None, doc="A secret.")

@@ -1,4 +1,4 @@
-"""`topics.regex` in bounded time, whoever has sent it."""
+"""`topics.regex` is matched in bounded time, also if the pattern comes from an attacker."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_an_invalid_pattern_is_refused(regex: str, says: str) -> None:
 
 @given(st.text("ab()|*+?.[]{}^$\\1,", max_size=12))
 def test_patterns_judged_quick_are_quick(regex: str) -> None:
-    """A pattern that is slow after all takes years for this name: the test then ends by its time limit."""
+    """A slow pattern would take years for this name, and the test would end by its time limit."""
     try:
         compiled = re.compile(regex)
     except (re.error, OverflowError, FutureWarning):
@@ -116,7 +116,7 @@ def test_patterns_judged_quick_are_quick(regex: str) -> None:
 
 @contextmanager
 def validating() -> Iterator[str]:
-    """The address of an API with the sink's own definitions behind it."""
+    """Yield the address of a REST API over the sink's own definitions."""
     options, clock = make_options(), SystemClock()
     with listening(options) as sockets:
         definitions = ConnectDefinitions(options)

@@ -1,4 +1,4 @@
-"""What probes are told: by moments that a clock gives, by what a store answers, over HTTP beside metrics."""
+"""Results of probes: by the clock, by the store's answers, and over HTTP on the metrics port."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_stopping_process_is_alive_and_not_ready(clock: ManualClock) -> None:
 
 
 class Heard:
-    """What a store's listener was told."""
+    """What a store's observer was told."""
 
     def __init__(self) -> None:
         self.said: list[str] = []

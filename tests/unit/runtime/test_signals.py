@@ -1,4 +1,4 @@
-"""A signal sets the event of a stop, whatever the main thread is doing with that event."""
+"""A signal sets the stop event, whatever the main thread is doing with that event."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _IN_A_PROCESS = textwrap.dedent(
 
 @pytest.mark.parametrize("when", ["in its lock", "outside of it"])
 def test_a_signal_sets_the_event_and_its_repetition_is_reported(when: str) -> None:
-    """A handler that set the event by itself waited for itself for ever: the process took no further signal."""
+    """A handler that set the event itself would deadlock, and the process would take no further signal."""
     done = subprocess.run(
         [sys.executable, "-c", _IN_A_PROCESS, when], capture_output=True, text=True, timeout=120, check=True
     )
@@ -44,7 +44,7 @@ def test_a_signal_sets_the_event_and_its_repetition_is_reported(when: str) -> No
 
 
 def test_a_second_signal_of_the_same_kind_ends_the_process() -> None:
-    """Another signal does not: a supervisor may send two kinds at once."""
+    """A signal of another kind does not end the process, as a supervisor may send two kinds together."""
     code = (
         "import signal\n"
         "from keyfold.runtime.signals import stop_or_end_on_signals\n"
@@ -62,7 +62,7 @@ def test_a_second_signal_of_the_same_kind_ends_the_process() -> None:
 
 
 def test_no_handler_is_installed_outside_the_main_thread() -> None:
-    """A notebook's runner calls from a thread, where Python refuses handlers."""
+    """A notebook runs code in another thread, where Python refuses signal handlers."""
     before = signal.getsignal(signal.SIGTERM)
     with ThreadPoolExecutor(1) as pool:
         stop = pool.submit(stop_or_end_on_signals).result(60)

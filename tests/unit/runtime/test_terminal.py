@@ -1,4 +1,4 @@
-"""What is printed: text from the bucket, from Kafka and over HTTP cannot reach a terminal as a control sequence."""
+"""Text from the bucket, from Kafka and over HTTP cannot reach a terminal as a control sequence."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ HEADS = 1_500
 
 @pytest.mark.parametrize("tasks", [1, 2, 8])
 def test_the_rate_is_neither_exceeded_nor_wasted_over_twenty_seconds(tasks: int) -> None:
-    """Tasks take turns on one clock: whoever is ready first asks next."""
+    """A clock that tasks share in turns: the task with the earliest time runs next."""
     clock = ManualClock()
     bucket = TokenBucket(RATE, clock)
     end_s = clock.monotonic_s() + 20
@@ -47,7 +47,7 @@ def test_the_rate_is_neither_exceeded_nor_wasted_over_twenty_seconds(tasks: int)
 
 @dataclass
 class TaskClock:
-    """The time of one task. The bucket is asked at the time of the task whose turn it is."""
+    """The time of one task. The bucket is called at the time of the task that runs."""
 
     now_s: float = 1000.0
 
@@ -62,7 +62,7 @@ class TaskClock:
 
 
 class Tasks:
-    """Tasks on virtual time that share a bucket: the one that is ready first moves next.
+    """Tasks on virtual time that share a bucket: the task with the earliest time sends next.
 
     Each moves what a task moves: pieces that are read, chunks and ends of bodies that are sent. A `stop` keeps them all
     from moving for a while, each with what it has left of a slice.
@@ -99,7 +99,7 @@ class Tasks:
 @pytest.mark.parametrize("rate", [200_000.0, RATE, 100_000_000.0])
 @pytest.mark.parametrize("tasks", range(1, 9))
 def test_no_second_has_more_than_1_3_times_the_rate(tasks: int, rate: float) -> None:
-    """Also where tasks do nothing for a while, all at once, and then go on together."""
+    """The limit also holds if all tasks are idle for a while and then continue together."""
     run = Tasks(tasks, rate, Random(f"{tasks} {rate}"))
     run.run(20)
     begun_s = run.moves[0].at_s
@@ -186,7 +186,7 @@ def test_owed_bytes_are_reported_while_another_thread_waits() -> None:
 
 
 def test_a_piece_is_requested_in_one_grant() -> None:
-    """Two tasks that get halves of their pieces in turn would move both pieces together."""
+    """Two tasks that got halves of their pieces in turn would finish both pieces late."""
     asked: list[int] = []
 
     class Budget:

@@ -1,4 +1,4 @@
-"""What a task's process asks of its allocators."""
+"""Settings of the memory allocators in a task's process."""
 
 from __future__ import annotations
 

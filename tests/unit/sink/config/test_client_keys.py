@@ -1,4 +1,4 @@
-"""Settings for the Kafka clients: Java's names, what the sink keeps to itself, and what librdkafka refuses."""
+"""Settings for the Kafka clients: Java's names, settings that the sink reserves, and those that librdkafka refuses."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_examining_a_configuration_runs_no_command_and_loads_no_library(tmp_path
 
 @pytest.mark.parametrize("options", ["a" * 1_000_000, "a " * 500_000, 'a="' + '\\"a=' * 250_000])
 def test_a_long_invalid_login_is_scanned_in_linear_time(options: str) -> None:
-    """Somebody may send it to the REST API only to have it checked."""
+    """Anybody with access to the REST API may send such a value for validation."""
     values = {"name": "n", "topics": "t", "bootstrap.servers": "x", "s3.bucket.name": "b"}
     found = SinkOptions.examine({**values, "sasl.jaas.config": f"PlainLoginModule required {options};"})
     assert [mistake.key for mistake in found.mistakes] == ["sasl.jaas.config"]

@@ -1,4 +1,4 @@
-"""Which converter a configuration names, and what is wrong with it."""
+"""The converter that a configuration names, and mistakes in its settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The configuration in Connect's words: definitions, and what `validate` answers."""
+"""The configuration in Connect's form: definitions, and the results of `validate`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configurations of other S3 sinks: what is the same, what happens anyway, and what is refused with the reason."""
+"""Configurations of other S3 sinks: translated keys, keys without effect, and refusals with their reasons."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_all_unsupported_keys_are_refused_together_each_with_reason_and_hint() -
 
 
 def test_aivens_example_lists_the_keys_to_remove() -> None:
-    """The example of the connector's README, with the worker's brokers."""
+    """The example of the connector's README, with the worker's `bootstrap.servers`."""
     example = {
         "name": "my-s3-connector",
         "connector.class": "io.aiven.kafka.connect.s3.AivenKafkaConnectS3SinkConnector",

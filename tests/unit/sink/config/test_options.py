@@ -1,4 +1,4 @@
-"""The sink's configuration: what is accepted, and that every mistake names its key."""
+"""The sink's configuration: accepted values, and mistakes that name their key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way to a claim: where reading begins, and what must not be claimed."""
+"""Claiming a partition: where reading starts, and when a claim is refused."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def here() -> Iterator[Setting]:
 
 
 def test_only_the_answer_to_the_latest_commit_confirms_the_membership(here: Setting) -> None:
-    """The task may have lost the partition, and been given it again, since it asked for the first time."""
+    """The task may have lost the partition and received it again since its first request."""
     owner = here.loaded()
     owner.stage = PartitionStage.CONFIRMING
     sent: list[TopicPartition] = []
@@ -119,7 +119,7 @@ def test_a_new_log_starts_at_the_earliest_offset_and_records_its_topic(here: Set
 
 
 def test_an_outdated_claim_is_fenced_and_fences_nobody(here: Setting) -> None:
-    """The process slept between looking and claiming: whoever claimed meanwhile keeps the partition."""
+    """The process was suspended between reading and claiming. The sink that claimed meanwhile keeps the partition."""
     sleeper = here.loaded()
     session = here.claimed().session
     with pytest.raises(Fenced):
@@ -161,7 +161,7 @@ DAY_MS = 86_400_000
 
 
 def test_a_compaction_pass_does_not_shorten_the_sinks_absence(here: Setting) -> None:
-    """It stamps the last segment and writes it anew: the time in the manifest and the object's are of the pass then."""
+    """The pass rewrites the last segment, so the times in the manifest and of the object are those of the pass."""
     here.store = MemoryStore(clock=here.clock)
     session = here.claimed().session
     session.append(entry(0, 4, 5, session.epoch))
@@ -179,7 +179,7 @@ def test_a_compaction_pass_does_not_shorten_the_sinks_absence(here: Setting) -> 
 
 
 def entry(base_offset: int, last_offset: int, next_offset: int, epoch: int) -> SegmentEntry:
-    """A segment of which only the offsets matter."""
+    """Return a segment entry of which only the offsets matter."""
     name = f"{base_offset:020d}-{epoch:08d}-s{base_offset:016x}"
     return SegmentEntry(
         f"{name}.avro", f"_index/{name}.parquet", base_offset, last_offset, next_offset, 1, 0, 0, 0, 1, 1, 0, 0, -1,
@@ -219,7 +219,7 @@ def test_records_skipped_on_request_are_not_read_again(here: Setting) -> None:
 def test_records_skipped_on_request_are_not_read_again_if_no_record_follows(
     here: Setting, gaps: tuple[Gap, ...]
 ) -> None:
-    """Behind it there is the end of a transaction, or a record that failed its check: the log has no record of it."""
+    """The last record is followed by a transaction marker or a rejected record, of which the log has no record."""
     session = here.claimed().session
     session.append(entry(0, 4, 5, session.epoch), leader_epoch=3)
     session.advance(8, gaps=(Gap(5, 8, ASKED_REASON),))

@@ -1,4 +1,4 @@
-"""Catching up with topics in which transactions are open: it waits for them, says so, and ends with what is left."""
+"""Catching up with open transactions: the task waits for them, reports it, and ends with a list of the rest."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def make() -> Iterator[MakeRig]:
 
 
 def held_up(make: MakeRig, timeout_s: float) -> Rig:
-    """Five records of each partition can be read; in the first a transaction of three follows."""
+    """Return a task that can read five records of each partition; in the first an open transaction of three follows."""
     rig = make(catch_up={T0: 8, T1: 5}, transaction_timeout_s=timeout_s)
     for key in (T0, T1):
         rig.kafka.produce(key, range(5))
@@ -43,7 +43,7 @@ def test_catching_up_waits_for_an_open_transaction(make: MakeRig) -> None:
 
 
 def test_a_waiting_task_names_the_partition_with_the_open_transaction(make: MakeRig) -> None:
-    """Another one had it before, so it has been waiting already."""
+    """Another task had the partition before, and has been waiting already."""
     before = held_up(make, 600)
     before.until(lambda: before.next_offset() == before.next_offset(T1) == 5)
     before.end()
@@ -68,7 +68,7 @@ def test_an_abandoned_transaction_ends_the_task_and_the_rest_is_named(make: Make
 
 
 def test_the_transaction_limit_does_not_run_while_other_work_is_left(make: MakeRig) -> None:
-    """A partition that nobody has yet is no transaction's fault."""
+    """The transaction's time limit does not concern an unassigned partition."""
     rig = make(catch_up={T0: 8, T1: 5}, transaction_timeout_s=0)
     rig.kafka.produce(T0, range(5))
     rig.kafka.open_transaction(T0, 3)

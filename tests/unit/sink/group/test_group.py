@@ -1,4 +1,4 @@
-"""A whole task over a consumer in this process: partitions that come, go and come back while the store misbehaves."""
+"""A whole task over a fake consumer: partitions are assigned, revoked and assigned again while the store misbehaves."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_records_are_read_and_the_rest_is_committed_at_the_end(make: MakeRig) ->
 
 
 def test_a_partition_reset_during_its_revocation_is_not_claimed_again(make: MakeRig) -> None:
-    """The flush of a revocation finds a new owner's claim: that must not begin another attempt."""
+    """The flush of a revocation finds a new owner's claim. It must not start another attempt."""
     rig = make()
     rig.kafka.produce(T0, range(10))
     rig.kafka.tell("on_assign", T0)
@@ -75,7 +75,7 @@ def test_a_partition_revoked_while_paused_is_read_when_assigned_again(make: Make
 
 
 def test_remaining_partitions_are_read_during_a_rebalance(make: MakeRig) -> None:
-    """Cooperative rebalancing: who keeps a partition neither claims it again nor stops reading it."""
+    """Under cooperative rebalancing a remaining partition is neither claimed again nor paused."""
     rig = make(segment__ms="100")
     rig.kafka.produce(T0, range(5))
     rig.kafka.produce(T1, range(5))
@@ -175,7 +175,7 @@ def test_refused_group_offsets_are_committed_again(make: MakeRig) -> None:
 
 
 def test_a_task_ends_even_if_leaving_the_group_fails(make: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A frozen broker holds up the client's commit and close for minutes (seen with librdkafka 2.16)."""
+    """A frozen broker blocks the client's commit and close for minutes (seen with librdkafka 2.16)."""
     thawed, leaving = threading.Event(), SimpleQueue[threading.Thread]()
     rig = make(segment__ms="100", timings=TaskTimings(leave_wait_s=0.2))
 
@@ -224,7 +224,7 @@ def test_a_task_can_be_stopped_at_every_stage(make: MakeRig) -> None:
 
 
 class Storm:
-    """Partitions come, go and are paused, rivals claim, records arrive with holes between them."""
+    """Partitions are assigned, revoked and paused, rivals claim, and records arrive with holes between them."""
 
     def __init__(self, rig: Rig, store: ObjectStore, random: Random) -> None:
         self.rig, self.store, self.random = rig, store, random

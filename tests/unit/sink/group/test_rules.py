@@ -1,4 +1,4 @@
-"""The sink's decisions: when to roll, how to keep to memory, whether the source is right, when it has caught up."""
+"""The sink's decisions: rolling, memory limits, checks of the source, and the end of catching up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the Kafka client logs goes the way of all events, whichever client it is: never past them to standard error."""
+"""Log lines of every Kafka client become events and never reach standard error directly."""
 
 from __future__ import annotations
 

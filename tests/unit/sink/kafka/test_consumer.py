@@ -1,4 +1,4 @@
-"""Questions to the cluster: one asks, the others wait for its answer."""
+"""Requests to the cluster: one caller asks, and the others wait for its answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from keyfold_sink.write.serial_queue import QueueRetry, SerialQueue
 
 
 def test_concurrent_callers_share_an_answer_or_its_failure() -> None:
-    """With the cluster away each question takes its whole time-out: they must not be asked one after another."""
+    """Each request to an unreachable cluster takes its whole time-out, so they must not be sent one after another."""
     clock = ManualClock()
     source = AdminSource({"bootstrap.servers": "127.0.0.1:9", "log_level": "0"}, clock)
     for error in (None, SourceUnavailable("away")):
@@ -69,7 +69,7 @@ def test_a_topic_is_gone_only_after_three_answers_without_it() -> None:
 
 
 def test_an_upload_deleted_before_its_lost_answer_does_not_end_the_task() -> None:
-    """The PUT landed and its answer was lost; a paused writer repeats it just as the collector takes the object."""
+    """The PUT landed and its answer was lost; a paused writer repeats it just as gc deletes the object."""
 
     class Collected(MemoryStore):
         def put(self, key: str, data: bytes | bytearray | memoryview, mode: PutMode) -> PutResult:

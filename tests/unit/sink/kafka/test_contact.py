@@ -1,4 +1,4 @@
-"""Refusals are told from absence, and believed when they last."""
+"""Refusals are distinguished from unreachable brokers, and believed if they last."""
 
 from __future__ import annotations
 

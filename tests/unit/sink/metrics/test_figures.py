@@ -1,4 +1,4 @@
-"""A worker's figures over its tasks: counters that go on, gauges that go away, partitions that are worst off."""
+"""A worker's metrics over its tasks: continuing counters, disappearing gauges, and the worst partitions."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ KEYS = (
 
 
 class Replacements(RuleBasedStateMachine):
-    """A task that counts, tells, dies, fails, is stopped and started; its worker asks all the time."""
+    """A task that counts, reports, dies, fails, stops and restarts while its worker collects metrics."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a task counts: figures of the last while as Kafka has them, histograms, requests by what became of them."""
+"""Counts of a task: recent figures as Kafka defines them, histograms, and requests by result."""
 
 from __future__ import annotations
 

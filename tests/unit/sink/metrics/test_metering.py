@@ -1,4 +1,4 @@
-"""What a task's meter says of a whole run, against what is in the log, the store and the group."""
+"""A task's metrics over a whole run, compared with the log, the store and the group."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def make() -> Iterator[MakeRig]:
 
 
 def value(rig: Rig, metric: Metric, *labels: str) -> float:
-    """By the last report."""
+    """Return a metric's value in the last report."""
     return rig.statuses[-1].values.get(sample_key(metric.name, labels), 0.0) if rig.statuses else 0.0
 
 
 def stored(store: MemoryStore) -> dict[str, int]:
-    """Bytes by key of all objects but manifests."""
+    """Return the sizes of all objects but manifests, by key."""
     return {row.key: row.size_bytes for row in store.list("topics/") if not row.key.endswith("_manifest.avro")}
 
 
@@ -97,7 +97,7 @@ def test_a_workers_metrics_page_of_a_running_task(make: MakeRig) -> None:
 
 
 class Checks:
-    """`!` is poison, `?` needs a schema that comes when the test says so."""
+    """Reject values that begin with `!`; those with `?` need a schema that arrives when the test says so."""
 
     def __init__(self) -> None:
         self.known = threading.Event()

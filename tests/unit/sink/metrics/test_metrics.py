@@ -1,4 +1,4 @@
-"""What the sink serves: read by Prometheus' own parsers, the same names as in the table and in the docs, no more."""
+"""Metrics that the sink serves, read by Prometheus' own parsers: exactly the names of the table and of the docs."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def make(clock: ManualClock) -> Callable[..., SinkMetrics]:
 
 
 def full(clock: ManualClock) -> list[TaskStatus]:
-    """Tasks that have something to say of every metric."""
+    """Return tasks that have a value for every metric."""
     meter = TaskMeter(clock)
     meter.batch(10, 100, clock.monotonic_s())
     meter.sent(10)

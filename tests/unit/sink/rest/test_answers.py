@@ -1,4 +1,4 @@
-"""What the REST API says beyond Connect's examples: states, partitions, refusals, errors."""
+"""Responses of the REST API beyond Connect's examples: states, partitions, refusals, errors."""
 
 from __future__ import annotations
 

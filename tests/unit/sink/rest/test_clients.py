@@ -1,4 +1,4 @@
-"""Clients of Connect's REST API that others wrote, against the sink's, over a socket."""
+"""Third-party clients of Connect's REST API against the sink's, over a socket."""
 
 from __future__ import annotations
 

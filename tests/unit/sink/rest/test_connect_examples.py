@@ -1,4 +1,4 @@
-"""Requests and answers that Kafka's and Confluent's documentation of Connect show, asked of the sink.
+"""Requests and responses of Connect's documentation by Kafka and Confluent, sent to the sink.
 
 The connector of those pages is `hdfs-sink-connector` with two tasks; here it is a sink of that name. What differs on
 purpose stands in docs/rest.md.

@@ -1,4 +1,4 @@
-"""The OpenAPI document and the page for people say all that there is, and the same."""
+"""The OpenAPI document and the documentation page describe the same, complete API."""
 
 from __future__ import annotations
 

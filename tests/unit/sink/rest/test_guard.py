@@ -1,4 +1,4 @@
-"""Who may ask the REST API, and who may not."""
+"""Access to the REST API: tokens, host names, origins, and limits of a request."""
 
 from __future__ import annotations
 

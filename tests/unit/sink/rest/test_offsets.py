@@ -1,4 +1,4 @@
-"""Altering offsets: Connect's words for what is wrong, and forward alone."""
+"""Altering offsets: Connect's error messages, and only forward moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The REST API over the real service and definitions, on a bucket in memory: whatever is asked, no surprise."""
+"""The REST API over the real service and definitions, on a bucket in memory: no request causes an internal error."""
 
 from __future__ import annotations
 

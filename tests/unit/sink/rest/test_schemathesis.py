@@ -1,4 +1,4 @@
-"""A client that nobody here wrote reads the OpenAPI document and asks whatever it allows, and more.
+"""A third-party client reads the OpenAPI document and sends requests inside and outside of it.
 
 schemathesis makes requests, right and wrong ones, and holds each answer to the document: status, content type, shape,
 no 5xx, no method that is not there, no wrong request taken, no right one refused. Seeded and bounded.

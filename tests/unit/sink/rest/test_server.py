@@ -1,4 +1,4 @@
-"""The server: where it listens, how it ends, and clients that do not behave."""
+"""The server: its listeners, its end, and misbehaving clients."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def port_of(address: str) -> int:
 
 
 class Stuck(FakeService):
-    """A service that waits, as for a store that does not answer."""
+    """A service that blocks, as if the store did not answer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -247,7 +247,7 @@ def test_a_client_that_does_not_read_its_answer_is_cut_off(more: bytes) -> None:
 
 @contextlib.contextmanager
 def connected(service: FakeService, limits: RestLimits | None = None) -> Iterator[socket.socket]:
-    """A connection to a server of this service."""
+    """Yield a connection to a server of this service."""
     with (
         serving(service, limits) as server,
         socket.create_connection(("127.0.0.1", port_of(server.addresses[0]))) as raw,
@@ -256,7 +256,7 @@ def connected(service: FakeService, limits: RestLimits | None = None) -> Iterato
 
 
 def ends(raw: socket.socket, at_most: int = 1_000_000) -> bool:
-    """Whether the other end closes, before it has sent so much."""
+    """Return whether the other end closes before it has sent this many bytes."""
     seen = 0
     try:
         while piece := raw.recv(65536):
@@ -267,7 +267,7 @@ def ends(raw: socket.socket, at_most: int = 1_000_000) -> bool:
 
 
 def test_probes_are_answered_despite_many_idle_connections() -> None:
-    """Three hundred connections that say nothing were all that could be had; every probe failed."""
+    """Three hundred silent connections once used up all connections, and every probe failed."""
     with serving(FakeService()) as server, contextlib.ExitStack() as held:
         address = ("127.0.0.1", port_of(server.addresses[0]))
         for _ in range(300):

@@ -1,4 +1,4 @@
-"""What somebody who reaches the REST API could do with `config/validate`: reach out, read files, freeze the worker."""
+"""Attacks through `config/validate`: sending credentials elsewhere, reading files, freezing the worker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CLIENT_SECRET = "consumer.override.sasl.oauthbearer.client.secret"
 
 
 class _Recording(BaseHTTPRequestHandler):
-    """A token endpoint that keeps what it is sent."""
+    """A token endpoint that keeps the requests that it receives."""
 
     seen: list[str]
 
@@ -45,7 +45,7 @@ class _Recording(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def endpoint() -> Iterator[tuple[str, list[str]]]:
-    """The URL of somebody's HTTP server, and the headers of the requests that reached it."""
+    """Yield the URL of a foreign HTTP server, and the headers of the requests that reached it."""
     seen: list[str] = []
     server = HTTPServer(("127.0.0.1", 0), type("Handler", (_Recording,), {"seen": seen}))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -81,7 +81,7 @@ def oauth(url: str, secret: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("shown", ["${env:OAUTH_SECRET}", "[hidden]", "of-the-caller"])
 def test_a_foreign_token_endpoint_receives_nothing(endpoint: tuple[str, list[str]], shown: str) -> None:
-    """The running configuration's secret, repeated beside an address of the caller's choice."""
+    """The request repeats the running configuration's secret beside an address of the caller's choice."""
     url, seen = endpoint
     written = "${env:OAUTH_SECRET}" if shown.startswith("$") else SECRET
     secret = Resolved(SECRET, written) if shown.startswith("$") else SECRET
@@ -129,7 +129,7 @@ _FREEZE = textwrap.dedent(
 
 @pytest.mark.parametrize("key", ["ssl.ca.location", "consumer.override.ssl.keystore.location"])
 def test_a_pipe_in_place_of_a_file_does_not_freeze_the_worker(key: str) -> None:
-    """Frozen, the process would not even take a signal, so it is another one than this."""
+    """A frozen process would take no signal, so the worker runs in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-c", _FREEZE, key], capture_output=True, text=True, timeout=60, check=True, cwd=os.curdir
     )

@@ -1,4 +1,4 @@
-"""A worker that slept carries out nothing that was asked of it meanwhile."""
+"""A worker that was suspended applies no request that was sent meanwhile."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ print([call[0] if isinstance(call, tuple) else call for call in service.calls], 
 
 
 class Suspended(ManualClock):
-    """A clock of a machine that was suspended: only the time of day has gone on."""
+    """The clock of a machine that was suspended: only the time of day has advanced."""
 
     def monotonic_s(self) -> float:
         return 100.0
 
 
 class Sleeper:
-    """A clock of two, as a process sees it that sleeps, or whose machine does."""
+    """One of two clocks, as a process sees them that was suspended, or whose machine was."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -146,7 +146,7 @@ def test_a_resuming_process_refuses_requests_that_waited_in_its_socket() -> None
 
 
 class Frozen(MemoryStore):
-    """Reads take as long as its process sleeps."""
+    """Reads take as long as the process is suspended."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock=clock, content_etags=True)

@@ -1,4 +1,4 @@
-"""The brake: what pauses reading, and how long, is counted."""
+"""Backpressure: what pauses reading is counted, with its duration."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class FakeFetching:
 
 
 class Drained(ManualClock):
-    """A clock that lets the store take what is on its way after a while."""
+    """A clock that lets the store take all bytes in flight after a while."""
 
     def __init__(self, in_flight: InFlight, after_ms: int) -> None:
         super().__init__()

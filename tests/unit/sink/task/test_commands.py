@@ -1,4 +1,4 @@
-"""What a running task is told to do: to pause, to go on, to flush. Its reasons to pause stand for themselves."""
+"""Commands to a running task: pause, resume, flush. Reasons to pause are independent of each other."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def offsets(rig: Rig, key: Key = T0) -> list[int]:
 
 
 def settle(rig: Rig) -> None:
-    """Let the task's loop go round a few times."""
+    """Let the task's loop run a few rounds."""
     rounds = rig.kafka.rounds
     rig.until(lambda: rig.kafka.rounds > rounds + 3)
 
@@ -147,7 +147,7 @@ def test_a_paused_task_can_be_stopped(make: MakeRig) -> None:
 
 
 def paused_over(make: MakeRig, *, pause_ms: int, retention_ms: int, policy: str, tail: int = 2) -> Rig:
-    """A compacted topic is read to 5, paused, and loses what lay from 5 to 8 meanwhile; `tail` records follow."""
+    """Return a task with a compacted topic that was read to 5, paused, and lost 5 to 8; `tail` records follow."""
     rig = make(source__gap__policy=policy)
     settings = {"cleanup.policy": "compact", "delete.retention.ms": str(retention_ms)}
     rig.task._tools.source.settings = lambda _topic: settings  # type: ignore[method-assign,assignment]
@@ -164,7 +164,7 @@ def paused_over(make: MakeRig, *, pause_ms: int, retention_ms: int, policy: str,
 
 
 def test_a_pause_longer_than_the_retention_of_tombstones_is_a_gap(make: MakeRig) -> None:
-    """As after a stop of that length: nothing else would ever tell that a key that was deleted lives on in the log."""
+    """A pause has the same effect as a stop of that length: otherwise a deleted key would stay in the log unnoticed."""
     rig = paused_over(make, pause_ms=60, retention_ms=50, policy="record")
     rig.until(lambda: rig.kafka.fetched.get(T0) == 10)
     rig.end()
@@ -204,7 +204,7 @@ def test_a_pause_within_the_retention_of_tombstones_is_no_gap(make: MakeRig) -> 
 
 
 class Two:
-    """Two partitions that are fetched."""
+    """Return a group with two partitions that are fetched."""
 
     def __init__(self, pool: ThreadPoolExecutor) -> None:
         self.kafka = FakeConsumer()
@@ -264,7 +264,7 @@ def test_partitions_are_paused_exactly_while_they_have_a_reason(two: Two) -> Non
 
 
 def test_backpressure_lasts_across_a_pause_and_resume(make: MakeRig) -> None:
-    """A store that takes nothing fills the budget; whoever resumes the sink then must not make it read beyond it."""
+    """A store that takes nothing fills the budget; a resumed sink must not read beyond it."""
     inner = MemoryStore()
     store = FaultyStore(inner)
     rig = make(store, buffer__memory=str(16 * 1024 * 1024), segment__bytes="1048576")

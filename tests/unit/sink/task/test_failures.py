@@ -1,4 +1,4 @@
-"""What is wrong with one partition fails that partition: it stays, unread, with its error, and the others go on."""
+"""An error of one partition fails that partition: it stays assigned and unread, and the others continue."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_each_error_has_the_scope_of_its_cause(error: BaseException, expected: E
 
 
 def lose_manifest(rig: Rig, key: Key) -> None:
-    """Segments without a manifest: nobody may go on there."""
+    """Without its manifest nobody may continue a log that has segments."""
     place = Place("topics", *key)
     rig.store.put(place.key("00000000000000000000-00000001-s0000000000000000.avro"), b"x", Create())
 
@@ -102,7 +102,7 @@ def test_one_partition_fails_and_the_others_continue(make: MakeRig) -> None:
 
 
 def test_a_log_that_becomes_a_replica_fails_its_partition_and_names_the_source(make: MakeRig) -> None:
-    """Demoted under a running session, as a switch-over does it: what was read since is not committed anywhere."""
+    """The log is demoted under a running session by a promotion: records read since then are not committed anywhere."""
     rig = make(segment__ms="100")
     rig.kafka.produce(T0, range(5))
     rig.kafka.produce(T1, range(5))
@@ -140,7 +140,7 @@ def test_a_failed_partition_restarts_when_it_is_assigned_again(make: MakeRig) ->
 
 
 def test_records_before_the_failure_are_committed(make: MakeRig) -> None:
-    """The right to read is taken away in the middle of a segment."""
+    """The right to read is revoked in the middle of a segment."""
     rig = make()
     rig.kafka.produce(T0, range(5))
     rig.kafka.tell("on_assign", T0)
@@ -158,7 +158,7 @@ def test_records_before_the_failure_are_committed(make: MakeRig) -> None:
 
 @pytest.mark.parametrize("code", [KafkaError._AUTO_OFFSET_RESET, KafkaError._BAD_MSG])
 def test_a_refused_position_is_retried_without_blocking_the_loop(make: MakeRig, code: int) -> None:
-    """The client's position was lost; what was read before is committed first, whatever the store takes for it."""
+    """The client's position was lost. Earlier records are committed first, however long the store takes."""
     rig = make()
     rig.kafka.produce(T0, range(5))
     rig.kafka.tell("on_assign", T0)
@@ -208,7 +208,7 @@ def test_a_deleted_topic_fails_only_its_partitions(make: MakeRig) -> None:
 
 @pytest.mark.parametrize("code", [KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART])
 def test_records_read_before_a_topic_is_deleted_are_committed(make: MakeRig, code: int) -> None:
-    """The client says so of each partition, before the group takes them away; nobody can read these records again."""
+    """The client reports each partition before the group revokes it. These records cannot be read again."""
     rig = make()
     rig.kafka.produce(T0, range(5))
     rig.kafka.tell("on_assign", T0)
@@ -226,7 +226,7 @@ def test_records_read_before_a_topic_is_deleted_are_committed(make: MakeRig, cod
 
 
 def test_a_deleted_topic_leaves_no_uncommitted_segment(make: MakeRig) -> None:
-    """The first commit finds out. Others wait behind it, and one is being filled: all of it was the topic's."""
+    """The first commit detects it. Later segments are pending or being filled, and all of them belong to the topic."""
     rig = make(flush__size="5")
 
     def gone(topic: str) -> str:
@@ -247,7 +247,7 @@ def test_a_deleted_topic_leaves_no_uncommitted_segment(make: MakeRig) -> None:
 
 
 def reports_gone(rig: Rig) -> FakeSource:
-    """An idle partition of whose topic the client says that it does not exist."""
+    """Return a task with an idle partition whose topic the client reports as unknown."""
     rig.kafka.produce(T0, range(5))
     rig.kafka.tell("on_assign", T0)
     rig.until(lambda: rig.next_offset() == 5)
@@ -257,7 +257,7 @@ def reports_gone(rig: Rig) -> FakeSource:
 
 
 def test_a_topic_deleted_while_idle_fails_its_partitions(make: MakeRig) -> None:
-    """No commit is due, so the client's word and the cluster's answer are all there is."""
+    """No commit is due, so the client's error and the cluster's answer are the only evidence."""
     rig = make(segment__ms="100")
 
     def gone(topic: str) -> str:
@@ -362,7 +362,7 @@ def test_a_client_that_refuses_a_call_ends_the_task_for_good_only_when_it_says_s
 
 
 def test_a_fatal_client_error_ends_the_task_also_if_only_its_code_is_fatal(make: MakeRig) -> None:
-    """A static member that another one has replaced: it would be a member of nothing, and read nothing, for ever."""
+    """A replaced static member would be in no group and read nothing for ever."""
     rig = make()
     rig.kafka.tell("on_assign", T0)
     rig.until(rig.runs)

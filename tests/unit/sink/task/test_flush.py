@@ -1,4 +1,4 @@
-"""What a task says when it ends before all that it had read is committed: why it ends, then what is left, and why."""
+"""Errors of a task that ends before it has committed all records: first its cause, then what is left, and why."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def make() -> Iterator[MakeRig]:
 
 
 def read_five(rig: Rig) -> None:
-    """Five records of each partition are read, and no segment is due."""
+    """Return a task that has read five records of each partition, with no segment due."""
     for key in (T0, T1):
         rig.kafka.produce(key, range(5))
     rig.kafka.tell("on_assign", T0, T1)
@@ -40,7 +40,7 @@ def refuse_commits(rig: Rig, error: Exception, partition: int = 0) -> None:
 
 
 def test_a_failed_task_names_its_error_before_uncommitted_records(make: MakeRig) -> None:
-    """Nobody has told it to stop, and no time has run out."""
+    """There was no stop command, and no time limit was reached."""
     rig = make()
     read_five(rig)
     refuse_commits(rig, error := AccessDenied("partition=0/x", "no right to write"))

@@ -1,4 +1,4 @@
-"""The line that a person sees: what one task commits, or what several report."""
+"""The progress line at a terminal: commits of one task, or reports of several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large a batch the client is asked for, where small and large records take turns."""
+"""The batch size requested from the client if small and large records alternate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SMALL, LARGE = b"x" * 100, b"x" * (20 * MIB)
 
 
 class Nobody:
-    """A group that has none of the partitions any more."""
+    """A group that no longer has any of the partitions."""
 
     class client_errors:  # noqa: N801
         @staticmethod
@@ -28,7 +28,7 @@ class Nobody:
 
 
 class Read:
-    """A record as far as it is looked at before its partition is."""
+    """The part of a record that is read before its partition is known."""
 
     def __init__(self, value: bytes) -> None:
         self.value = value
@@ -44,7 +44,7 @@ def reading(monkeypatch: Any) -> BatchReader:
 
 
 def take(found: BatchReader, *values: bytes) -> int:
-    """Hand over a batch; how many records the next one is to have."""
+    """Hand over a batch and return the requested size of the next one."""
     found.accept_messages(cast("Any", [Read(value) for value in values]))
     return plan_memory(128 * MIB).batch_records(found.expected_record_bytes)
 

@@ -1,4 +1,4 @@
-"""What a task says of itself: true at every stage, and cheap with thousands of partitions."""
+"""Status reports of a task: true at every stage, and cheap with thousands of partitions."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_task_that_cannot_claim_its_partitions_is_not_running_and_has_the_reas
 
 def test_a_partition_is_blocked_no_later_than_its_first_error() -> None:
     class TickingClock(ManualClock):
-        """A clock on which a millisecond passes with each look."""
+        """A clock that advances by a millisecond at each reading."""
 
         def now_ms(self) -> int:
             self.advance(1)
@@ -137,7 +137,7 @@ def test_idle_and_blocked_partitions_are_distinguished(make: MakeRig) -> None:
 
 
 def test_a_hole_at_the_end_of_an_idle_partition_stops_counting_as_lag(make: MakeRig) -> None:
-    """A transaction's marker, or compacted records: nothing is to be read there, and the log's end moves over it."""
+    """A transaction's marker or compacted records have nothing to read, and the log's end moves over them."""
     rig = make(segment__ms="200")
     rig.kafka.produce(T0, range(5))
     rig.kafka.tell("on_assign", T0)
@@ -155,7 +155,7 @@ def test_a_topic_that_does_not_exist_is_named_in_the_trace(make: MakeRig) -> Non
 
 
 def test_a_task_reports_during_its_last_flush(make: MakeRig) -> None:
-    """A report is a sign of life: the longest wait of the main loop must not look as if it hung."""
+    """A report proves that the task is alive: the longest wait of the main loop must not look like a hang."""
     store = FaultyStore(MemoryStore())
     limits = {"offset__flush__timeout__ms": "1000", "task__shutdown__graceful__timeout__ms": "1000"}
     rig = make(store, timings=replace(QUICK, report_interval_s=0.05), **limits)
@@ -180,7 +180,7 @@ class Refusing:
 
 
 def test_two_thousand_partitions_are_reported_quickly(make: MakeRig) -> None:
-    """Made in the main loop each second: it must cost next to nothing there."""
+    """The main loop builds a report each second, so a report must be cheap."""
     rig = make(cast("ObjectStore", Refusing()), task__shutdown__graceful__timeout__ms="10")
     keys = [("t", number) for number in range(2000)]
     rig.kafka.tell("on_assign", *keys)
@@ -226,7 +226,7 @@ def test_health_counts_from_the_first_failure_to_the_first_success() -> None:
 
 @pytest.mark.parametrize("by_ms", BOTH_WAYS)
 def test_a_clock_jump_does_not_change_how_long_a_partition_is_blocked(by_ms: int) -> None:
-    """Else a partition that stands still looks well for an hour, or one that has just met an error like a stall."""
+    """Otherwise a stalled partition looks healthy for an hour, or a first error looks like a stall."""
     base = ManualClock()
     clock = SkewedClock(base)
     health = PartitionHealth(clock)
@@ -247,7 +247,7 @@ def blocked_partition(blocked_ms: int) -> PartitionStatus:
 
 
 def test_a_slewed_clock_does_not_change_a_reported_time() -> None:
-    """A worker writes a status that differs into the bucket: some milliseconds are no difference."""
+    """A worker writes a changed status into the bucket: some milliseconds are not a change."""
     clock = SkewedClock.manual()
     health = PartitionHealth(clock)
     health.failed("away")
@@ -292,7 +292,7 @@ def test_a_reset_partition_is_blocked_until_it_is_claimed_again(make: MakeRig, m
 
 
 def test_an_abandoned_transaction_is_named_as_what_blocks_a_partition(make: MakeRig) -> None:
-    """Kafka has more, a reader of committed records does not get it, and nothing is wrong with the sink."""
+    """Kafka has more records, a reader of committed ones does not get them, and the sink works correctly."""
     rig = make(segment__ms="100", timings=replace(QUICK, transaction_ms=200))
     rig.kafka.produce(T0, range(5))
     rig.kafka.tell("on_assign", T0)

@@ -1,4 +1,4 @@
-"""What a task asks before it begins: for as long as it takes, with signs of life, and given up at once when told to."""
+"""Requests of a starting task: retried without limit, with reports meanwhile, and ended by a stop."""
 
 from __future__ import annotations
 

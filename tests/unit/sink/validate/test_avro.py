@@ -1,4 +1,4 @@
-"""Avro with schema ids: which records pass, and what is kept."""
+"""Avro with schema ids: which records pass, and which schemas are archived."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_a_batch_dropped_while_it_waited_is_forgotten() -> None:
 @pytest.mark.sharded
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_batch_fails_like_its_records_checked_one_by_one(data: st.DataObject) -> None:
-    """However ids, headers, nulls and damage are mixed."""
+    """The results agree for any mix of ids, headers, nulls and damage."""
     client = SchemaRegistryClient.new_client({"url": "mock://batch"})
     registry = ConfluentRegistry(parse_registry("v", {"schema.registry.url": "mock://batch"}), client)
     numbers = [
@@ -220,7 +220,7 @@ def test_deeply_nested_values_pass_and_unbounded_ones_do_not() -> None:
 @pytest.mark.sharded
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_values_that_confluents_deserializer_accepts_are_accepted(data: st.DataObject) -> None:
-    """And what it refuses is refused, but for what docs/converters.md lists."""
+    """Values that it refuses are refused, except for those that docs/converters.md lists."""
     client = SchemaRegistryClient.new_client({"url": "mock://diff"})
     schema = data.draw(schemas())
     number = client.register_schema("t-value", Schema(json.dumps(schema), "AVRO"))

@@ -1,4 +1,4 @@
-"""Which bytes are what an Avro schema says."""
+"""Bytes that are a valid encoding under an Avro schema."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_values_of_fastavro_are_consumed_to_the_last_byte(data: st.DataObject) -
 @pytest.mark.sharded
 @settings(max_examples=120)
 def test_accepted_values_can_be_decoded(data: st.DataObject) -> None:
-    """Damage that leaves the layout whole is another value; a decoder must agree on that."""
+    """Damage that leaves the layout intact is another value, and a decoder must agree on that."""
     schema = data.draw(schemas().filter(lambda s: not has_empty_items(s)))
     encoded = bytearray(encode(schema, data.draw(values(schema))))
     for _ in range(data.draw(st.integers(0, 3))):
@@ -85,7 +85,7 @@ def test_invalid_schemas_are_refused(schema: Any) -> None:
 
 
 def test_the_cost_of_nested_types_is_linear_in_their_text() -> None:
-    """Thirty records, each with two of the one before: a billion fields, were each written out."""
+    """Thirty records with two fields of the previous one each would be a billion fields if written out."""
     fields: list[Any] = [{"name": "x", "type": {"type": "record", "name": "R0", "fields": []}}]
     for n in range(1, 30):
         inner = [{"name": "a", "type": f"R{n - 1}"}, {"name": "b", "type": f"R{n - 1}"}]

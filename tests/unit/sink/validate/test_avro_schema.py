@@ -1,4 +1,4 @@
-"""Schemas that refer to each other, in one piece."""
+"""Schemas with references, resolved into one schema."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PERSON = {
 
 
 def decodes(schema: Any, data: bytes) -> Any:
-    """By fastavro, and accounted for by the check, without a registry."""
+    """Encode by fastavro, and check the layout without a registry."""
     assert compile_check(schema)(data, 0) == len(data)
     return schemaless_reader(io.BytesIO(data), parse_schema(schema), None)
 

@@ -1,4 +1,4 @@
-"""Dead letters: what they hold, and that no commit passes their offsets before Kafka has them."""
+"""Dead letters: their content, and that no commit passes their offsets before Kafka has them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_dead_letter_without_context_is_the_record_alone() -> None:
 
 
 def test_a_header_that_the_record_already_has_is_not_repeated() -> None:
-    """A letter that was read from another dead letter topic keeps where it came from first, as in Connect."""
+    """A record of another dead letter topic keeps the headers of its first origin, as in Connect."""
     old = [("__connect.errors.topic", b"first"), ("__connect.errors.offset", b"1")]
     headers = letter(("t", 3), failure(headers=old), DeadLetterOrigin("sink", 5, context=True)).headers
     assert headers[:2] == old

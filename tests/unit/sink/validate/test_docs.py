@@ -1,4 +1,4 @@
-"""What docs/converters.md shows works, and what it lists is what the code says."""
+"""The examples of docs/converters.md work, and its lists match the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connect's envelope: schemas, payloads, and what fits."""
+"""Connect's envelope: schemas, payloads, and which payloads are valid."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_schema_content_is_the_schema_of_documents_without_an_envelope() -> None
 
 
 def test_every_record_is_checked_although_its_schema_is_cached() -> None:
-    """The way for documents that begin alike is a short cut, and no other answer."""
+    """The fast path for documents with the same beginning gives the same results."""
     good = envelope(USER, {"id": 1}).replace(b", ", b",").replace(b": ", b":")
     assert good.startswith(b'{"schema":{"type":"struct"')
     bad = [

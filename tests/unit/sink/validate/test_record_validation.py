@@ -1,4 +1,4 @@
-"""What becomes of records that fail their check: skipped with a trace, failing their partition, or waited for."""
+"""Invalid records: skipped with a gap, failing their partition, or waiting for a schema."""
 
 from __future__ import annotations
 

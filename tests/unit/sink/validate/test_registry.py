@@ -1,4 +1,4 @@
-"""Registries that lag, hang, refuse, are another, or are none; and a store that fails."""
+"""Registries that lag, hang, refuse, change or are missing; and a store that fails."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_the_same_schema_in_another_layout_is_the_same() -> None:
 
 
 class _Flaky(MemoryStore):
-    """Fails the first writes, some of which land."""
+    """A store whose first writes fail, some of them after they have landed."""
 
     failures = 3
 
@@ -245,7 +245,7 @@ def test_an_error_not_caused_by_a_record_is_raised_once_and_then_retried() -> No
 
 
 def test_hundreds_of_unknown_ids_are_requested_concurrently() -> None:
-    """What was never Avro may begin with a 0 too, and name any id."""
+    """Bytes that were never Avro may also begin with a 0 and name any id."""
     patient = {"http.read.timeout.ms": "5000"}
     with StubRegistry() as registry, opened(registry.url, more=patient, timings=SchemaTimings()) as checks:
         number = registry.register("s", "int")

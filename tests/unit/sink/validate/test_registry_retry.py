@@ -1,4 +1,4 @@
-"""How long a Schema Registry may be away: `errors.retry.timeout`, `errors.retry.delay.max.ms`."""
+"""How long a Schema Registry may be unreachable: `errors.retry.timeout`, `errors.retry.delay.max.ms`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ AVRO_VALUES = {"value.converter": "avro", "value.converter.schema.registry.url":
 
 
 class AwayRegistry:
-    """Answers nothing while `is_away`."""
+    """A registry that does not answer while `is_away`."""
 
     url = "http://registry"
 
@@ -78,7 +78,7 @@ def schemas(registry: AwayRegistry, give_up_after_s: float | None, store: Memory
 
 
 def wait(opened: Schemas, within_s: float = 10) -> bool:
-    """Until all that was asked is answered; False where it is not."""
+    """Wait until all requests are answered; return False if they are not."""
     deadline_s = time.monotonic() + within_s
     while opened.pending():
         if time.monotonic() >= deadline_s:
@@ -142,7 +142,7 @@ def test_a_limit_of_zero_means_one_request() -> None:
 
 @pytest.mark.parametrize("key", [1, 404])
 def test_an_answer_ends_an_outage(key: int) -> None:
-    """Also one that says that there is no such schema."""
+    """An answer that there is no such schema also ends an outage."""
     registry = AwayRegistry()
     opened = schemas(registry, 0.4)
     for other in (10, 11, 12):  # three outages that are longer than what is allowed, together

@@ -1,4 +1,4 @@
-"""A registry behind TLS, and one that wants a token of an identity provider."""
+"""A registry behind TLS, and one that requires a token of an identity provider."""
 
 from __future__ import annotations
 

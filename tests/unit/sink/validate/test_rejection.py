@@ -1,4 +1,4 @@
-"""A whole task that meets records which fail their check: one partition's matter, whatever else goes on."""
+"""A whole task with invalid records: only their partition is affected."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONTEXT = {"errors__deadletterqueue__context__headers__enable": "true"}
 
 
 class Checks:
-    """`!` is poison, `?` needs a schema that comes when the test says so."""
+    """Reject values that begin with `!`; those with `?` need a schema that arrives when the test says so."""
 
     def __init__(self) -> None:
         self.known = threading.Event()

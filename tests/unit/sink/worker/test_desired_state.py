@@ -1,4 +1,4 @@
-"""Orders: written down once whatever the store answers, followed by all, carried out once by each."""
+"""Desired state: written once whatever the store answers, followed by all workers, applied once by each."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_a_change_without_an_answer_is_made_once(kind: FaultKind, *, first: bool
 
 
 def test_a_change_whose_answer_was_lost_is_not_repeated_over_later_changes() -> None:
-    """The first one pauses, hears nothing; the second one resumes; the first one must not pause again."""
+    """The first worker pauses without an answer and the second one resumes; the first must not pause again."""
     store = memory()
     second = document(store, 2)
     second.change(desired_state.flush)  # there is an object
@@ -245,7 +245,7 @@ def test_slots_are_the_lowest_free_ones() -> None:
 
 @dataclass
 class Follower:
-    """A worker that looks now and then, and counts what it carries out."""
+    """A worker that reads the state now and then, and counts what it applies."""
 
     document: DesiredStateDocument
     name: str
@@ -309,7 +309,7 @@ class Workers:
             follower.carry_out()
 
     def interrupted(self, at: int, what: str, between: list[tuple[int, str] | None]) -> None:
-        """Act, while the others do something before each call."""
+        """Let one worker act, and the others before each of its calls."""
         waiting = list(between)
 
         def others(_call: Call) -> None:
@@ -358,7 +358,7 @@ def test_every_worker_reaches_the_newest_state_and_applies_each_request_once(
 
 
 def test_a_change_has_no_state_of_its_own() -> None:
-    """A change may be applied again to something newer, so it must not hold anything of the first time."""
+    """A change may be applied again to a newer state, so it must not keep results of the first time."""
     change: Callable[[DesiredState], DesiredState] = desired_state.restart(RestartScope.ALL)
     first = change(DesiredState())
     assert change(first).restart_number == 2

@@ -1,4 +1,4 @@
-"""Log levels that are set by REST reach a worker's tasks: those that are there, and those to come."""
+"""Log levels set over REST reach a worker's present and later tasks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _level_stays() -> Iterator[None]:
 
 
 class Quiet:
-    """A task's process that notes what it is sent."""
+    """A task's process that records the lines sent to it."""
 
     pid = 7
 
@@ -58,7 +58,7 @@ class Quiet:
 
 
 class Bench:
-    """A supervisor whose tasks are quiet."""
+    """A supervisor whose tasks send no reports."""
 
     def __init__(self, tasks: int = 1) -> None:
         self.clock = ManualClock()

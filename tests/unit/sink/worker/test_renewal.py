@@ -1,4 +1,4 @@
-"""A restart of the connector without its tasks: no task restarts, and every task refreshes what it has looked up."""
+"""A restart of the connector without its tasks: no task restarts, and all look up credentials and topics again."""
 
 from __future__ import annotations
 

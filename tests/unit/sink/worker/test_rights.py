@@ -1,4 +1,4 @@
-"""The rights to the bucket that docs/migrating-from-connect.md lists are enough, and each is used."""
+"""The rights to the bucket listed in docs/migrating-from-connect.md suffice, and each is used."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FOLDER = sink_folder("topics", "users")
 
 
 def policy() -> list[tuple[frozenset[str], list[str]]]:
-    """Actions and resources of each statement."""
+    """Return the actions and resources of each statement."""
     text = DOCS.read_text().partition("## Rights to the bucket")[2]
     found = re.search(r"```json\n(.*?)```", text, re.DOTALL)
     assert found is not None
@@ -42,7 +42,7 @@ def _many(value: str | list[str]) -> list[str]:
 
 
 class Guarded(MemoryStore):
-    """Allows what the documented policy allows."""
+    """A store that allows what the documented policy allows."""
 
     def __init__(self, clock: ManualClock | None = None) -> None:
         super().__init__(clock=clock)

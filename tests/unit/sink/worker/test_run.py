@@ -1,4 +1,4 @@
-"""A whole worker but for its tasks, with REST, over a store in this process that answers, refuses, or does not."""
+"""A whole worker with fake tasks, with REST, over a store in memory that answers, refuses, or does not answer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ QUICK = WorkerTimings(desired_state_every_s=0.05, registry_every_s=0.05, after_e
 
 
 class Obedient(FakeTasks):
-    """Tasks that report at once and stop when they are told to."""
+    """Tasks that report immediately and stop on command."""
 
     def __call__(self, number: int, paused: bool) -> FakeProcess:
         process = super().__call__(number, paused)
@@ -168,7 +168,7 @@ def test_an_unreachable_store_stops_no_task_and_the_desired_state_holds(ran: Run
 
 
 class Refusing(MemoryStore):
-    """A store that refuses to be read."""
+    """A store that refuses reads."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The service: what is said of a sink, and what may be done to its offsets, over several workers and a memory store."""
+"""The service over several workers and a store in memory: status of a sink, and changes of its offsets."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def task(number: int, state: RunState, trace: str = "", pid: int = 7, reported_m
 
 
 def blocked(number: int, *since_ms: int) -> TaskStatus:
-    """A task whose partitions have waited for the store that long, with records to come."""
+    """Return a task whose partitions have been blocked by the store for that long, with unread records."""
     now_ms = ManualClock().now_ms()
     partitions = tuple(
         PartitionStatus(
@@ -260,7 +260,7 @@ def test_nothing_is_moved_while_any_task_still_exists() -> None:
 
 
 def test_a_killed_worker_delays_a_move_for_less_than_its_membership() -> None:
-    """It had tasks, and never heard of the stop."""
+    """The killed worker had tasks, and never read the stop."""
     world = World()
     world.written_to(20)
     a, b = world.workers("a", "b")

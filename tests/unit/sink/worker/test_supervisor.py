@@ -1,4 +1,4 @@
-"""The supervisor over real processes: tasks that hang, crash, fail, are slow, talk nonsense, and how it all ends."""
+"""The supervisor over real processes: tasks that hang, crash, fail, are slow or send invalid lines, and their end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ COMMAND = [sys.executable, "-m", "tests.support.fake_task"]
 
 
 class Ran:
-    """A supervisor that runs in a thread, with tasks of one behaviour."""
+    """A supervisor in a thread, with tasks of one behaviour."""
 
     def __init__(self, behaviour: str, tasks: int, limits: TaskLimits) -> None:
         self.desired = DesiredState(1)
@@ -227,7 +227,7 @@ time.sleep(60)
 
 
 def test_a_hanging_task_ends_when_its_supervisor_is_gone() -> None:
-    """Nobody is left who could kill it, and a terminal's signals do not reach it."""
+    """Without a supervisor nobody could kill the task, and a terminal's signals do not reach it."""
     code = """
 import time
 from keyfold.runtime.retry import Backoff
@@ -243,7 +243,7 @@ time.sleep(600)
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_terminals_signal_to_the_process_group_does_not_end_a_task(number: signal.Signals) -> None:
-    """Sent before Python has begun there, and again while it works."""
+    """The signal is sent before Python has started in the task, and again while it works."""
     task = TaskProcess([*COMMAND, "well"], first_line({}))
     os.kill(task.pid, number)
     said: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Tasks that crash, hang, fail, are slow or talk nonsense, and what the supervisor makes of it. No process is real."""
+"""The supervisor's reactions to fake tasks that crash, hang, fail, are slow or send invalid lines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMITS = TaskLimits(hang_s=300, stop_s=40)
 
 
 class Bench:
-    """A supervisor with tasks that are not real."""
+    """A supervisor with fake tasks."""
 
     def __init__(self, tasks: int = 1, *, once: bool = False) -> None:
         self.clock = ManualClock()
@@ -38,7 +38,7 @@ class Bench:
         self.supervisor.follow(self.commands, "me")
 
     def step(self, seconds: float = 0) -> None:
-        """Time goes by, round after round; the last one is at the end."""
+        """Advance the time round by round; the last round is at the end."""
         rounds = min(5, int(seconds) + 1)
         for _ in range(rounds):
             self.clock.advance(round(seconds * 1000) // rounds)
@@ -195,7 +195,7 @@ def test_requests_made_while_a_task_hangs_are_applied_when_it_continues(
 
 @pytest.mark.parametrize("code", [-signal.SIGKILL, -signal.SIGSEGV, 70, 1, 0])
 def test_a_crashed_task_is_restarted_after_a_delay(code: int) -> None:
-    """Exit code 1 without a word of its own is no error of keyfold's: Python itself ends so."""
+    """Exit code 1 without a report is no error of keyfold: Python itself ends this way."""
     bench = running()
     bench.tasks.live().code = code
     bench.step()
@@ -454,7 +454,7 @@ def happen(bench: Bench, event: str) -> None:
 
 
 def settle(bench: Bench) -> None:
-    """Tasks that are there report, and obey."""
+    """Let existing tasks report and follow commands."""
     for _ in range(400):
         if bench.tasks.started and bench.tasks.live().code is None:
             process = bench.tasks.live()

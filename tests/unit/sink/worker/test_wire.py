@@ -1,4 +1,4 @@
-"""The lines between a supervisor and a task: whole, in order, and nobody waits."""
+"""The lines between a supervisor and a task: complete, in order, and without blocking."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers that come, go, sleep, and share a name by mistake; what is left of them in the bucket."""
+"""Workers that start, stop, sleep or share a name by mistake, and their objects in the bucket."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FOLDER = sink_folder("topics", "users")
 
 @dataclass
 class World:
-    """A bucket, and one time for all; the store may show another time of day."""
+    """A bucket, and one time for all workers; the store may have another time of day."""
 
     clock: ManualClock = field(default_factory=ManualClock)
     store_clock: SkewedClock = field(init=False)
@@ -44,7 +44,7 @@ class World:
 
 
 class Worker:
-    """A worker that only answers the roll call."""
+    """A worker that only takes part in the worker registry."""
 
     def __init__(self, world: World, name: str, seed: int) -> None:
         self.faulty = FaultyStore(world.store)
@@ -133,7 +133,7 @@ def test_a_suspended_worker_returns_after_it_was_removed() -> None:
 
 @pytest.mark.parametrize("by_ms", BOTH_WAYS)
 def test_a_worker_that_writes_is_alive_although_the_stores_clock_jumps(by_ms: int) -> None:
-    """What was written before a jump forward looks an hour old: that must free nobody's slot."""
+    """A status written before a jump forward looks an hour old, and must not free its worker's slot."""
     world = World()
     a, b = world.worker("a"), world.worker("b")
     for _ in range(40):
@@ -167,7 +167,7 @@ def test_a_killed_worker_is_removed_in_time_although_the_stores_clock_went_back(
 
 
 def test_the_age_of_a_workers_status_grows_although_the_stores_clock_went_back() -> None:
-    """Whoever waits until all tasks have ended does not wait for a dead worker for an hour."""
+    """A caller that waits for all tasks to end must not wait an hour for a dead worker."""
     world = World()
     a, b = world.worker("a"), world.worker("b")
     a.turn()
@@ -263,7 +263,7 @@ def test_a_lost_answer_is_recovered_in_the_next_round(kind: FaultKind) -> None:
 
 @pytest.mark.parametrize("kind", [FaultKind.LOST_ANSWER, FaultKind.LATE, FaultKind.UNAVAILABLE])
 def test_a_deletion_without_an_answer_is_repeated(kind: FaultKind) -> None:
-    """Of the worker that leaves, and of one that was killed; whoever deletes it tries again."""
+    """The deletion concerns a leaving worker and a killed one; it is repeated."""
     world = World()
     a, b, c = (world.worker(name) for name in "abc")
     for worker in (a, b, c):
@@ -283,7 +283,7 @@ def test_a_deletion_without_an_answer_is_repeated(kind: FaultKind) -> None:
 
 
 def test_a_worker_that_returned_recovers_from_a_late_deletion() -> None:
-    """A pod leaves, comes back under its name, and the deletion of its last life lands then."""
+    """A pod leaves and returns under its name, and only then the deletion of its first object lands."""
     world = World()
     first, b = world.worker("pod-1", seed=1), world.worker("b")
     first.turn()
@@ -403,7 +403,7 @@ def test_a_missing_right_to_delete_blocks_nothing() -> None:
 
 
 def test_objects_of_workers_are_not_taken_for_a_topics_log() -> None:
-    """Whoever lists logs, verifies or collects finds them by the folders of topics."""
+    """Listing, verification and gc find logs by the folders of topics."""
     world = World()
     a = world.worker("a")
     a.turn()

@@ -1,4 +1,4 @@
-"""From the client's messages to columns."""
+"""The conversion of the client's messages to columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bucket that refuses: credentials are looked up anew, and a task waits for them and says so."""
+"""A bucket that refuses requests: credentials are looked up again, and a task waits for them and reports it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HERE = S3Location("b")
 
 
 class Locked(MemoryStore):
-    """Refuses what `refuses` says; `opens` after so many renewals."""
+    """A store that refuses what `refuses` selects, and opens after `opens` renewals."""
 
     def __init__(self, *, opens: int = -1) -> None:
         super().__init__()

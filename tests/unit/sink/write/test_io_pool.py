@@ -1,4 +1,4 @@
-"""The senders' threads: so many at work, no matter how many wait."""
+"""The threads of the pool: a bounded number of calls in flight, however many are pending."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One partition's writer over the in-memory store: what is appended comes to be in the log once, whatever fails."""
+"""One partition's writer over the in-memory store: appended records are in the log once, whatever fails."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class FakeSource:
 
 @dataclass
 class Bench:
-    """A writer with all that it needs."""
+    """A writer with all its resources."""
 
     store: ObjectStore
     pool: ThreadPoolExecutor
@@ -208,7 +208,7 @@ def append_a_large_segment(bench: Bench) -> list[Record]:
 
 
 def test_a_completed_upload_whose_answer_was_lost_is_committed(make: MakeBench) -> None:
-    """S3 answers 409 to a repeated end of an upload while the first, whose answer was lost, is still at work."""
+    """S3 answers 409 to a repeated completion while the first, whose answer was lost, is still in progress."""
     store = FaultyStore(MemoryStore(), [completing(FaultKind.LOST_ANSWER), completing(FaultKind.CONFLICT)])
     bench = make(store, policy=RollPolicy(1 << 40, 60_000))
     expected = append_a_large_segment(bench)
@@ -284,7 +284,7 @@ def test_another_object_under_a_segments_name_is_not_committed(make: MakeBench) 
 
 
 def test_a_hole_whose_commit_had_no_answer_is_committed_eventually(make: MakeBench) -> None:
-    """The store is away for longer than a commit is repeated, and nothing has landed."""
+    """The outage lasts longer than a commit is retried, and nothing has landed."""
     is_away: list[bool] = []
     fault = Fault(lambda call: bool(is_away) and call.operation == "put", FaultKind.UNAVAILABLE, times=1500)
     bench = make(FaultyStore(MemoryStore(), [fault]))

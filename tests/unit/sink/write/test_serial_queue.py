@@ -1,4 +1,4 @@
-"""Lanes: order, one at a time, retries that end when the lane does."""
+"""Serial queues: order, one job at a time, retries that end when the queue is closed."""
 
 from __future__ import annotations
 
@@ -112,11 +112,11 @@ def test_closing_a_queue_ends_a_retry_and_is_no_crash(pool: ThreadPoolExecutor) 
 
 
 class Body(bytearray):
-    """Bytes of which one can see whether anybody still holds them."""
+    """Bytes that show whether anything still refers to them."""
 
 
 def test_failed_requests_keep_no_body_in_memory_after_a_success() -> None:
-    """Python's own search for rings of garbage comes seldom, and much has waited where a store was away."""
+    """Python's cyclic garbage collector runs seldom, and many bodies are pending after an outage."""
     landed = Answer(200, b"", {"ETag": '"e1"'})
     with scripted_server() as server, ThreadPoolExecutor(1) as pool:
         server.answers[:] = [Answer(None), Answer(503, b"<Error><Code>SlowDown</Code></Error>"), Answer(None), landed]

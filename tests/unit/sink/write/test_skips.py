@@ -1,4 +1,4 @@
-"""What a commit says of skipped offsets, and which dead letters it waits for."""
+"""The skipped offsets of a commit, and the dead letters that the commit waits for."""
 
 from __future__ import annotations
 
