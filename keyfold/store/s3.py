@@ -2,7 +2,7 @@
 
 Two clients share one configuration. The *single* client sends every request once. It sends conditional writes and the
 completion of uploads, because boto3 would retry a PUT that had landed and report a 412 for its own bytes. The
-*patient* client retries in boto3's standard mode: reads, listings, deletes, and parts of an upload, which are all safe
+*retrying* client retries in boto3's standard mode: reads, listings, deletes, and parts of an upload, which are all safe
 to retry.
 
 Times are the store's: the `Date` and `Last-Modified` of its answers, which have whole seconds. They are returned as the
@@ -177,7 +177,7 @@ class S3Store:
         asked_for = {"ServerSideEncryption": encryption, "SSEKMSKeyId": kms_key_id}
         self._encryption = {name: value for name, value in asked_for.items() if value}
         self._retired: tuple[Any, ...] = ()
-        self.location, self._patient, self._single = self._open(asked)
+        self.location, self._retrying, self._single = self._open(asked)
 
     @classmethod
     def at(cls, location: S3Location, pacer: Pacer | None = None) -> S3Store:
@@ -193,7 +193,7 @@ class S3Store:
     @property
     def host(self) -> str:
         """The `host:port` that requests go to, for messages."""
-        return str(urlsplit(self._patient.meta.endpoint_url).netloc)
+        return str(urlsplit(self._retrying.meta.endpoint_url).netloc)
 
     @property
     def read_attempts(self) -> int:
@@ -208,14 +208,14 @@ class S3Store:
         """
         assert isinstance(location, S3Location)
         retired, opened = self._retired, self._open(location)
-        self._retired = (self._patient, self._single)
-        self.location, self._patient, self._single = opened
+        self._retired = (self._retrying, self._single)
+        self.location, self._retrying, self._single = opened
         for client in retired:  # replaced by the previous renewal: its requests have ended
             client.close()
 
     def close(self) -> None:
         """Close all connections."""
-        for client in (*self._retired, self._patient, self._single):
+        for client in (*self._retired, self._retrying, self._single):
             client.close()
 
     # Reading
@@ -318,13 +318,13 @@ class S3Store:
 
     def request(self, operation: str, action: str, key: str, **arguments: Any) -> dict[str, Any]:
         """Send a request about `key` that may be retried (for `keyfold.store.s3_uploads` and `s3_reads`)."""
-        return self._ask(getattr(self._patient, operation), action, key, Key=key, **arguments)
+        return self._ask(getattr(self._retrying, operation), action, key, Key=key, **arguments)
 
     def write_part(self, key: str, upload_id: str, number: int, part: Bytes) -> dict[str, Any]:
         """Send one part of an upload (for `S3Upload.write`); return its description for `complete_upload`."""
         body = bytes(part) if isinstance(part, memoryview) else part
         answer = self._ask(
-            self._patient.upload_part,
+            self._retrying.upload_part,
             "s3:PutObject",
             key,
             Key=key,
@@ -365,7 +365,7 @@ class S3Store:
     def delete(self, key: str) -> None:
         """See `ObjectStore.delete`."""
         try:
-            self._ask(self._patient.delete_object, "s3:DeleteObject", key, Key=key)
+            self._ask(self._retrying.delete_object, "s3:DeleteObject", key, Key=key)
         except ObjectNotFound:
             return
 
@@ -373,7 +373,7 @@ class S3Store:
         """See `ObjectStore.abort_upload`."""
         try:
             self._ask(
-                self._patient.abort_multipart_upload,
+                self._retrying.abort_multipart_upload,
                 "s3:AbortMultipartUpload",
                 key,
                 Key=key,
@@ -386,17 +386,17 @@ class S3Store:
 
     def _open(self, asked: S3Location) -> tuple[S3Location, Any, Any]:
         try:
-            location, patient, single = _clients(asked)
+            location, retrying, single = _clients(asked)
         except (BotoCoreError, ValueError) as error:
             what = f"the S3 client for bucket {asked.bucket} cannot be created"
             raise ConfigError("store.url", f"{what}: {error}") from error
-        for client in (patient, single):
+        for client in (retrying, single):
             for operation in ("PutObject", "UploadPart"):
                 client.meta.events.register(f"before-send.s3.{operation}", self._before_send)
             if self.pacer is not None:
                 client.meta.events.register("before-send.s3", partial(owe_request, self.pacer))
                 client.meta.events.register("response-received.s3", partial(owe_answer, self.pacer))
-        return location, patient, single
+        return location, retrying, single
 
     def _ask(
         self, call: Callable[..., Any], action: str, key: str, mode: PutMode | None = None, **arguments: Any
@@ -415,11 +415,11 @@ class S3Store:
 
     def _head(self, key: str) -> dict[str, Any]:
         try:
-            return self._ask(self._patient.head_object, "s3:GetObject", key, Key=key)
+            return self._ask(self._retrying.head_object, "s3:GetObject", key, Key=key)
         except ObjectNotFound as missing:
             # An answer to HEAD has no body, so its 404 does not say whether the bucket or the object is missing.
             try:
-                self._ask(self._patient.head_bucket, "s3:ListBucket", key)
+                self._ask(self._retrying.head_bucket, "s3:ListBucket", key)
             except ObjectNotFound as error:
                 hint = "create the bucket, or check s3.bucket.name"
                 raise BucketMissing(key, f"bucket {self.bucket} does not exist", hint=hint) from error
@@ -430,7 +430,7 @@ class S3Store:
             raise
 
     def _pages(self, operation: str, action: str, prefix: str, **arguments: Any) -> Iterator[dict[str, Any]]:
-        paginator = self._patient.get_paginator(operation)
+        paginator = self._retrying.get_paginator(operation)
         try:
             yield from paginator.paginate(Bucket=self.bucket, Prefix=prefix, **arguments)
         except FAILURES as error:
@@ -460,7 +460,7 @@ def _has_same_access(one: S3Location, other: S3Location) -> bool:
 
 
 def _clients(asked: S3Location) -> tuple[S3Location, Any, Any]:
-    """Return the location as resolved by boto3, the patient client, and the single client."""
+    """Return the location as resolved by boto3, the retrying client, and the single client."""
     session = boto3.session.Session(
         aws_access_key_id=asked.access_key_id,
         aws_secret_access_key=asked.secret_access_key,
@@ -485,9 +485,9 @@ def _clients(asked: S3Location) -> tuple[S3Location, Any, Any]:
         config = common.merge(Config(retries={"mode": mode, "total_max_attempts": attempts}))
         return session.client("s3", endpoint_url=endpoint_url, config=config)
 
-    patient, single = client("standard", asked.read_attempts), client("standard", 1)
-    region = asked.region or patient.meta.region_name
-    return replace(asked, endpoint_url=endpoint_url, region=region), patient, single
+    retrying, single = client("standard", asked.read_attempts), client("standard", 1)
+    region = asked.region or retrying.meta.region_name
+    return replace(asked, endpoint_url=endpoint_url, region=region), retrying, single
 
 
 def _configured_endpoint(session: Any) -> str | None:

@@ -28,7 +28,7 @@ from keyfold_sink.validate.convert.registry import ConfluentRegistry
 from keyfold_sink.validate.convert.registry_api import SchemaUnknown
 
 _TIMEOUT_S: Final = 10.0
-STORE_PATIENCE_S: Final = 5.0
+STORE_TIMEOUT_S: Final = 5.0
 _GROUP_LOOKS: Final = 20
 _LOOK_AGAIN_S: Final = 0.5
 _COORDINATOR_MOVES: Final = frozenset(
@@ -174,7 +174,7 @@ def _store(options: SinkOptions, clock: Clock, random: Random, on_good: Good) ->
         yield mistake
         return
     try:
-        probe(store, options.topics_dir, clock, random, patience_s=STORE_PATIENCE_S)
+        probe(store, options.topics_dir, clock, random, patience_s=STORE_TIMEOUT_S)
         on_good(f"{store.url} can be written and honours conditional writes")
         next(iter(store.list(f"{options.topics_dir}/".lstrip("/"))), None)
         on_good(f"{store.url} can be listed")

@@ -173,7 +173,7 @@ def at_worker(status: TaskStatus, *, all_partitions: bool) -> tuple[float, float
     )  # fmt: skip
     fresh = [load_task(dump(status)) for _ in range(20)]
     heard = iter(fresh)
-    worker = cpu_us(lambda: metrics.heard(next(heard)), len(fresh))
+    worker = cpu_us(lambda: metrics.on_status(next(heard)), len(fresh))
     return worker, cpu_us(metrics.text, 5) / 1000, len(metrics.text()[0])
 
 

@@ -156,8 +156,8 @@ def test_a_runbook_has_all_its_sections(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["sink-partition-failed", "compactor-partition-fails"])
 def test_quoted_error_messages_exist_in_the_code(name: str) -> None:
-    rooms = ("keyfold", "sink", "compactor")
-    said = "".join(path.read_text(encoding="utf-8") for room in rooms for path in (ROOT / room).rglob("*.py"))
+    packages = ("keyfold", "sink", "compactor")
+    said = "".join(path.read_text(encoding="utf-8") for package in packages for path in (ROOT / package).rglob("*.py"))
     said = re.sub(r'"\s+f?"', "", said)  # one sentence over several lines
     rows = re.findall(r"^\| (`.*?) \|", (FOLDER / "runbooks" / f"{name}.md").read_text(encoding="utf-8"), re.MULTILINE)
     words = [span for cell in rows for span in re.findall(r"`([^`]+)`", cell)]

@@ -228,7 +228,7 @@ def test_a_corrupt_index_fails_its_partition_and_no_other(location: S3Location, 
     appended = {place: fill(store, place, seed=place.partition, segments=2) for place in places}
     broken = load(store, places[1]).segments[0].index_name
     blob = store.get(places[1].key(broken))
-    client = location.open()._patient
+    client = location.open()._retrying
     client.put_object(Bucket=location.bucket, Key=places[1].key(broken), Body=blob.data[:-7] + b"garbage")
     client.close()
     before = load(store, places[1]).object_names()

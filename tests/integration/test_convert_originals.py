@@ -1,4 +1,4 @@
-"""The converters beside the originals: Connect's JsonConverter and Avro's Java decoder get the same questions."""
+"""The converters compared with the originals: Connect's JsonConverter and Avro's Java decoder get the same values."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_nulls_without_replacement_by_defaults() -> None:
 
 
 def check_envelopes(cases: list[bytes], **more: str) -> None:
-    """What we take Connect takes; what Connect takes and we do not it has changed, or its schema's default is none."""
+    """Assert that both accept the same values, except for those that Connect changes and for wrong defaults."""
     own = checks(value=(CLASS, {name.replace("_", "."): text for name, text in more.items()}))
     assert own is not None
     failed = {found.index: found.message for found in own.judge("t", 0, batch(cases))}
@@ -101,7 +101,7 @@ def check_envelopes(cases: list[bytes], **more: str) -> None:
 
 
 def same(made: Any, payload: Any) -> bool:
-    """Whether all of a payload is in what Connect made of it."""
+    """Return whether Connect's result has all of a payload."""
     if isinstance(payload, dict) and isinstance(made, dict):
         return all(key not in made or same(made[key], payload[key]) for key in payload)
     if isinstance(payload, list) and isinstance(made, list):
@@ -165,7 +165,7 @@ def _payload(random: Random, depth: int) -> Any:
 
 
 def _pair(random: Random, depth: int) -> tuple[Any, Any]:
-    """A schema and a payload that mostly fits it."""
+    """Return a schema and a payload that mostly fits it."""
     schema = _schema(random, depth)
     return schema, _fitting(random, schema)
 
@@ -235,7 +235,7 @@ def test_random_avro_values() -> None:
 
 
 def _at_random(data: st.DataObject) -> list[tuple[Any, bytes]]:
-    """Valid, cut, lengthened and damaged encodings of a dozen schemas."""
+    """Return valid, cut, lengthened and damaged encodings of a dozen schemas."""
     cases: list[tuple[Any, bytes]] = []
     random = Random(data.draw(st.integers(0, 1000)))
     for _ in range(12):

@@ -1,4 +1,4 @@
-"""Avro through a whole sink: a real Kafka, a registry over HTTP, and the schemas that are kept beside the log."""
+"""Avro through a whole sink: a real Kafka, a registry over HTTP, and the schemas archived beside the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records that fail their check among good ones, with a real Kafka: what log, gaps and dead letters hold."""
+"""Invalid records among good ones, with a real Kafka: the content of the log, its gaps and the dead letters."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def produce(rig: Rig, topic: str, values: Sequence[bytes | None], **more: Any) -
 
 
 def error_of(said: str) -> str:
-    """The error and what to do about it, which is all that comes behind it."""
+    """Return the error with its hint, without the lines after it."""
     assert "Traceback" not in said
     before, *errors = f"\n{said}".split("\nerror:")
     assert len(errors) == 1, before[-2000:]
@@ -71,7 +71,7 @@ def is_poison(record: Record) -> bool:
 
 
 def prove(rig: Rig, topic: str, letters: str = "") -> list[Gap]:
-    """Each record of the topic is in the log once, or in a gap once and among the dead letters at least once."""
+    """Assert that each record is in the log once, or in a gap once and among the dead letters at least once."""
     produced = read_topic(rig.broker.bootstrap_servers, topic, 0)
     store = rig.store()
     try:
@@ -179,7 +179,7 @@ def test_a_dead_letter_too_large_for_its_topic_fails_the_partition(rig: Rig, top
 
 @pytest.fixture(scope="module")
 def guarded_broker() -> Iterator[KafkaBroker]:
-    """A broker that has rights: where a topic has rules, they hold."""
+    """Yield a broker with authorization: a topic that has ACLs is limited to them."""
     settings = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": "true",
@@ -195,7 +195,7 @@ def guarded(guarded_broker: KafkaBroker, local_s3: LocalS3Process, bucket: str, 
 
 
 def _allow(rig: Rig, topic: str, *operations: AclOperation) -> None:
-    """Only these, for everybody; another user's rule takes the rest away."""
+    """Allow only these operations to everybody; another user's rule denies the rest."""
     rules = [("User:*", operation) for operation in operations] + [("User:other", AclOperation.ALL)]
     bindings = [
         AclBinding(
@@ -245,7 +245,7 @@ def test_a_repeatedly_killed_sink_loses_no_dead_letter(rig: Rig, topic: MakeTopi
 
 @pytest.mark.full
 def test_the_broker_is_unreachable_for_a_while_with_dead_letters_pending(guarded: Rig) -> None:
-    """Frozen, as a network that drops everything: nothing is committed without its letters, and nothing ends."""
+    """A frozen broker acts like a network that drops everything: nothing is committed before its dead letters."""
     name, letters = fresh("topic"), fresh("letters")
     guarded.broker.create_topic(name)
     guarded.broker.create_topic(letters)

@@ -1,4 +1,4 @@
-"""Sinks that are killed, paused, fought over, and stores that misbehave: every record is in the log once, in order."""
+"""Sinks that are killed, suspended or rivals, and stores that misbehave: every record is in the log once, in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Three workers of one group and 64 partitions in a storm of half a minute; tests/soak has one of ten."""
+"""Half a minute of faults over three workers of one group and 64 partitions; tests/soak has one of ten minutes."""
 
 from __future__ import annotations
 

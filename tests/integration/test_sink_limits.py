@@ -1,4 +1,4 @@
-"""What is asked of a sink beyond the ordinary, at a small scale; tests/soak has the full one."""
+"""Loads of a sink beyond the ordinary, at a small scale; tests/soak has the full one."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.support.sink_limits import (
     hot_among_idle,
     large_records,
     many_partitions,
+    outage,
     stuck_partition,
-    trouble,
 )
 
 pytestmark = pytest.mark.kafka
@@ -58,7 +58,7 @@ def test_records_of_twenty_megabytes(rig: Rig, topic: MakeTopic) -> None:
 )
 def test_a_failing_store_is_awaited(rig: Rig, topic: MakeTopic, local_s3: LocalS3Process, fault: Fault) -> None:
     name = topic(partitions=4, config=FOREVER)
-    told = trouble(
+    told = outage(
         rig,
         name,
         4,

@@ -1,4 +1,4 @@
-"""The sink's metrics against the truth: records produced, objects in the bucket. A real broker, sinks as processes."""
+"""The sink's metrics compared with produced records and objects in the bucket, with a real broker and processes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def free_port() -> int:
 
 @dataclass
 class Scrapes:
-    """What a Prometheus sees of one worker; no counter may fall from one scrape to the next."""
+    """The metrics of one worker as Prometheus sees them; no counter may fall between two scrapes."""
 
     url: str
     found: dict[tuple[str, frozenset[tuple[str, str]]], float] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Scrapes:
         self.found = fresh
 
     def total(self, metric: Metric, **labels: str) -> float:
-        """Over all tasks."""
+        """Return the sum over all tasks."""
         return sum(
             v for (name, own), v in self.found.items() if name == metric.name and labels.items() <= dict(own).items()
         )
@@ -87,7 +87,7 @@ def task_pids(sink: SinkProcess) -> list[int]:
 
 @pytest.fixture
 def started(rig: Rig, topic: MakeTopic) -> Iterator[tuple[str, SinkProcess, Scrapes]]:
-    """A worker of two tasks that has all its partitions; nothing was produced yet."""
+    """Yield a worker of two tasks that has all partitions of an empty topic."""
     name = topic(PARTITIONS, config={"retention.ms": "-1"})
     port = free_port()
     config = rig.config(

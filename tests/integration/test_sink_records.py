@@ -1,4 +1,4 @@
-"""What the sink keeps of records: all of it. A real broker, the local store, and sinks as processes."""
+"""The log has every part of every record: a real broker, the local store, and sinks as processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sink must refuse: one clear line that says what and where, exit code 1, and a log as it was."""
+"""Refusals of a sink: one clear line with the cause and the place, exit code 1, and an unchanged log."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_topic_recreated_while_the_sink_runs(rig: Rig, topic: MakeTopic) -> No
 
 @pytest.mark.full
 def test_a_topic_deleted_while_the_sink_has_nothing_to_write(rig: Rig, topic: MakeTopic) -> None:
-    """With the client's own settings, and soon after its start: nothing else happens that would find it out."""
+    """With the client's own settings and soon after its start, nothing else would detect it."""
     name, other = topic(config=FOREVER), topic(config=FOREVER)
     fill(rig, name)
     with rig.start(rig.config(f"{name},{other}")) as sink:
@@ -118,7 +118,7 @@ def test_records_lost_at_the_source(rig: Rig, topic: MakeTopic, policy: str) -> 
 
 @pytest.mark.full
 def test_records_lost_while_the_sink_reads_them(rig: Rig, topic: MakeTopic) -> None:
-    """The client's position is out of range: what was read before is kept, the gap is recorded."""
+    """The client's position is out of range: earlier records are committed, and the gap is recorded."""
     name = topic(config=FOREVER)
     fill(rig, name, 1000)
     config = rig.config(name, source_gap_policy="record", consumer_override_max_partition_fetch_bytes=1000)

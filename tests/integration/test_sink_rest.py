@@ -1,4 +1,4 @@
-"""A running sink, over a real broker, in the hands of a client of Connect that others wrote; and what Connect lacks."""
+"""A running sink over a real broker, controlled by a third-party client of Connect; and keyfold's own endpoints."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def rig(broker: KafkaBroker, local_s3: LocalS3Process, bucket: str, tmp_path: Pa
 
 
 def guarded(config: Path) -> Path:
-    """The same configuration with two listeners and a token."""
+    """Return the same configuration with two listeners and a token."""
     listeners = "http://127.0.0.1:0,http://127.0.0.1:0"
     values = {**json.loads(config.read_text()), "listeners": listeners, "rest.token": TOKEN}
     config.write_text(json.dumps(values))
@@ -97,7 +97,7 @@ def _tasks_at_work(url: str, name: str) -> set[int]:
 
 
 def _flush_and_look(url: str, name: str, records: int) -> None:
-    """Nothing is due for an hour; asked for, it is durable at once."""
+    """Nothing is due for an hour; a requested flush makes the records durable immediately."""
 
     def total(field: str) -> int:
         return sum(row[field] or 0 for row in _partitions(url, name))
@@ -125,7 +125,7 @@ def _without_the_token(url: str, other_url: str) -> None:
 
 
 def test_revoked_rights_are_awaited_and_reported(rig: Rig, topic: MakeTopic, local_s3: LocalS3Process) -> None:
-    """A bucket that refuses everything, as with credentials that have run out: also a task that begins waits for it."""
+    """A bucket refuses everything, as with expired credentials: a starting task waits too."""
     name = topic(config={"retention.ms": "-1"})
     config = rig.config(name, segment_ms=200, listeners="http://127.0.0.1:0")
     with rig.start(config) as worker:

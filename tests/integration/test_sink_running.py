@@ -1,4 +1,4 @@
-"""Two workers with two tasks each, over a real broker: orders reach both, what hangs is replaced, offsets move."""
+"""Two workers with two tasks each, over a real broker: requests reach both, hung tasks are replaced, offsets move."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Client:
         self._root = found[1]
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
-        """The answer as JSON; Connect's error as it is."""
+        """Return the response as JSON; raise Connect's error unchanged."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._base + path, data, {"Content-Type": "application/json"}, method=method)
         try:
@@ -62,28 +62,28 @@ class Client:
         return json.loads(text) if text else None
 
     def states(self) -> dict[int, str]:
-        """State by task id, over all workers."""
+        """Return the state by task id, over all workers."""
         return {task["id"]: task["state"] for task in self.ask("GET", "/status")["tasks"]}
 
     def offsets(self) -> dict[int, int]:
-        """Where each partition's log ends."""
+        """Return the end of each partition's log."""
         rows = self.ask("GET", "/offsets")["offsets"]
         return {row["partition"]["kafka_partition"]: row["offset"]["kafka_offset"] for row in rows}
 
     def metric(self, name: str) -> float:
-        """The sum over a metric's samples."""
+        """Return the sum over a metric's samples."""
         with urllib.request.urlopen(f"{self._root}/metrics", timeout=60) as answer:
             lines = answer.read().decode().splitlines()
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
 
     def task_pids(self) -> list[int]:
-        """The processes of its tasks."""
+        """Return the processes of the worker's tasks."""
         pid = self.worker.process.pid
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def until_states(clients: list[Client], state: str, tasks: int, timeout_s: float = 120) -> float:
-    """Wait until each worker says that all tasks of both are so; how long that took, in seconds."""
+    """Wait until each worker reports this state of all tasks; return the seconds that it took."""
     begun_s = time.monotonic()
     expected = dict.fromkeys(range(tasks), state)
 
@@ -95,7 +95,7 @@ def until_states(clients: list[Client], state: str, tasks: int, timeout_s: float
 
 
 def shared(rig: Rig) -> list[str]:
-    """What the workers of all sinks share in the bucket."""
+    """Return the objects that the workers of all sinks share in the bucket."""
     with open_store(rig) as store:
         return [info.key for info in store.list("topics/_sinks/")]
 
@@ -121,7 +121,7 @@ def keys(**others: object) -> dict[str, object]:
 
 
 def _landed(client: Client) -> dict[int, int]:
-    """Offsets when what was read before a pause is committed: a pause flushes, and a busy store answers later."""
+    """Return the offsets once the records before a pause are committed, as a busy store answers later."""
     found: list[dict[int, int]] = [client.offsets()]
 
     def is_still() -> bool:
@@ -233,7 +233,7 @@ def test_a_worker_that_starts_while_the_sink_is_paused_reads_nothing_and_one_who
 
 
 def test_a_failed_task_is_reported_and_ends_a_worker_without_a_rest_api(rig: Rig, topic: MakeTopic) -> None:
-    """The bucket's name is of one that is not there."""
+    """The configured bucket does not exist."""
     name = topic()
     missing = {"s3.bucket.name": "no-such-bucket"}
     said = rig.run(_with(rig.config(name), missing), code=1)

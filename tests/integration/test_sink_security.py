@@ -1,4 +1,4 @@
-"""TLS and SASL to a real broker: what works, and what a sink says where it does not."""
+"""TLS and SASL to a real broker: working settings, and the sink's errors for wrong ones."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def topic(broker: SecureBroker) -> str:
 
 
 def settings(broker: SecureBroker, listener: str, **more: str) -> dict[str, str]:
-    """What a sink needs for a listener: all that is right, and then `more`."""
+    """Return the right settings of a sink for a listener, changed by `more`."""
     protocols = {"TLS": "SSL", "MUTUAL": "SSL", "LOGIN": "SASL_PLAINTEXT", "BOTH": "SASL_SSL"}
     found = {"bootstrap.servers": broker.servers[listener], "security.protocol": protocols[listener]}
     if listener != "LOGIN":
@@ -55,7 +55,7 @@ def settings(broker: SecureBroker, listener: str, **more: str) -> dict[str, str]
 
 
 def write(rig: Rig, topic: str, keys: dict[str, str]) -> Path:
-    """A configuration with these very keys; some hold underscores."""
+    """Write a configuration with exactly these keys; some contain underscores."""
     path = rig.config(topic)
     path.write_text(json.dumps({**json.loads(path.read_text()), **keys}))
     return path

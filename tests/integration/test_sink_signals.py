@@ -1,4 +1,4 @@
-"""How a sink ends by Ctrl-C at a terminal, by a signal to its group of processes, and when its terminal goes away.
+"""The end of a sink by Ctrl-C at a terminal, by a signal to its process group, and by a closed terminal.
 
 Nothing is committed before the end here (`segment.ms` is ten minutes), so what the log has was flushed by it.
 """
@@ -46,7 +46,7 @@ def rig(broker: KafkaBroker, local_s3: LocalS3Process, bucket: str, tmp_path: Pa
 
 @pytest.fixture(autouse=True)
 def _hang_up_as_usual() -> Iterator[None]:
-    """What `nohup` ignores, a sink below it ignores as well."""
+    """Restore the default action of SIGHUP. Below `nohup` it is ignored, and a sink inherits that."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
@@ -130,7 +130,7 @@ def test_sigterm_to_only_the_worker_commits_pending_records(rig: Rig, topic: Mak
 def test_a_signal_to_the_process_group_acts_as_one_to_the_worker(
     rig: Rig, topic: MakeTopic, number: signal.Signals
 ) -> None:
-    """As `timeout` and shells send it."""
+    """As `timeout` and shells send the signal."""
     name = topic(partitions=PARTITIONS, config=FOREVER)
     fill(rig, name)
     with rig.start(rig.config(name, **KEYS)) as sink:
@@ -143,7 +143,7 @@ def test_a_signal_to_the_process_group_acts_as_one_to_the_worker(
 
 @pytest.mark.full
 def test_a_signal_to_every_process_commits_pending_records(rig: Rig, topic: MakeTopic) -> None:
-    """As systemd sends it to all of a unit, with `KillSignal=SIGINT` and `SendSIGHUP=yes`."""
+    """As systemd signals a whole unit, with `KillSignal=SIGINT` and `SendSIGHUP=yes`."""
     name = topic(partitions=PARTITIONS, config=FOREVER)
     fill(rig, name)
     with rig.start(rig.config(name, **KEYS)) as sink:

@@ -1,4 +1,4 @@
-"""One task and the real client: membership, orders, cached watermarks, new topics and partitions, static members."""
+"""One task and the real client: membership, commands, cached watermarks, new topics and partitions, static members."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_nothing_is_read_while_paused_also_during_rebalances(
 
 
 def test_the_lag_is_known_while_nothing_is_read(broker: KafkaBroker, topic: MakeTopic, task: MakeTask) -> None:
-    """The client's watermarks stand still while it does not fetch; then the cluster is asked."""
+    """The client's watermarks do not change while it does not fetch, so the cluster is asked."""
     name = topic()
     fill(broker, name, 100)
     one = task(topics=name, name=name, timings=TaskTimings(ends_interval_s=0.3))
@@ -110,7 +110,7 @@ def test_a_requested_flush_commits_before_the_segment_is_due(
 def test_a_transaction_blocks_a_partition_only_while_open_and_leaves_no_lag(
     broker: KafkaBroker, topic: MakeTopic, task: MakeTask
 ) -> None:
-    """Its marker is an offset that no reader gets; the log's end moves over it all the same."""
+    """A transaction's marker is an offset without a record; the log's end moves over it."""
     name = topic()
     one = task(topics=name, name=name, timings=TaskTimings(transaction_ms=500))
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": name})

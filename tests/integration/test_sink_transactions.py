@@ -25,7 +25,7 @@ def rig(broker: KafkaBroker, local_s3: LocalS3Process, bucket: str, tmp_path: Pa
 
 
 def open_transaction(rig: Rig, topic: str, count: int = 20) -> Producer:
-    """Records behind which nobody can read."""
+    """Produce records below an open transaction."""
     producer = Producer({"bootstrap.servers": rig.broker.bootstrap_servers, "transactional.id": topic})
     producer.init_transactions(60)
     producer.begin_transaction()

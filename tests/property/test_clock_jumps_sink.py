@@ -33,7 +33,7 @@ def ends_at(store: MemoryStore, offset: int) -> bool:
 
 
 def life(whose: str, at: int, by_ms: int) -> int:
-    """A task from its start to its stop, and another one that goes on; how many calls the store got."""
+    """Run a task to its stop, and another one that continues; return the number of store calls."""
     shown, own = SkewedClock(SystemClock()), SkewedClock(SystemClock())
     store = MemoryStore(clock=shown)
     jumping = {"store": [shown], "process": [own], "both": [shown, own]}[whose]
@@ -46,7 +46,7 @@ def life(whose: str, at: int, by_ms: int) -> int:
             for step in range(number * STEPS, (number + 1) * STEPS):
                 rig.kafka.produce(T0, range(step * STEP, (step + 1) * STEP))
                 rig.until(partial(ends_at, store, (step + 1) * STEP))
-            rig.heard()
+            rig.wait_for_report()
             status = rig.status()
             assert status is not None
             assert (status.state, status.blocked_ms) == (RunState.RUNNING, UNKNOWN), status

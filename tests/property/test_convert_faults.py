@@ -1,4 +1,4 @@
-"""A registry and a store that fail at random, under many partitions and new schemas: what was judged was kept."""
+"""A registry and a store that fail at random, with many partitions and new schemas: a checked schema is archived."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BATCHES = 12
 
 
 class FaultyRegistry:
-    """Knows fixed types of a size by their id. Away, slow, behind, or refusing now and then."""
+    """A registry of fixed types with their size as id; unreachable, slow, lagging, or refusing now and then."""
 
     url = "http://faulty"
 
@@ -61,11 +61,11 @@ class FaultyRegistry:
         return RegisteredSchema("AVRO", json.dumps({"type": "fixed", "name": "F", "size": key % 5}))
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
 class FaultyStore(MemoryStore):
-    """Writes fail before or after they have landed; reads fail."""
+    """A store whose writes fail before or after they have landed, and whose reads fail."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ def test_every_batch_is_checked_eventually_and_no_record_passes_before_its_schem
 
 
 def _batch(random: Random) -> tuple[list[bytes | None], dict[int, str]]:
-    """A column and what fails in it."""
+    """Return a column and the records in it that fail."""
     column: list[bytes | None] = []
     expected: dict[int, str] = {}
     for index in range(random.randrange(1, 30)):

@@ -128,7 +128,7 @@ class World:
             self.rig.validation.resume_waiting()
             self.do_read(100)
         self.do_end()
-        assert self.rig.validation.kept_bytes == 0
+        assert self.rig.validation.waiting_bytes == 0
         self.rig.commit()
         assert [crash for crash in self.rig.crashes if not isinstance(crash, SimulatedCrash)] == []
 
@@ -159,7 +159,7 @@ def make() -> Iterator[MakeValidationRig]:
 
 
 def live(make: MakeValidationRig, steps: list[Step]) -> None:
-    """Go through the steps, and then to an end at which everything has come through."""
+    """Take the steps, and then let every record arrive."""
     world = World(make)
     try:
         world.do_produce([(VALUES[n % 4], 1 + n % 2) for n in range(10)])

@@ -1,4 +1,4 @@
-"""A rewritten segment goes up in parts while it is made: every store call of that failing in every way that it can.
+"""A rewritten segment is uploaded in parts while it is made, and each of its store calls fails in every way.
 
 Parts are a few hundred bytes here. Whatever fails: readers' log stays what it was, the next run finishes the work, and
 neither objects nor unfinished uploads are left behind.
@@ -59,7 +59,7 @@ def run(store: MemoryStore | FaultyStore, clock: ManualClock, seed: int = 1) -> 
 
 
 def finish(store: MemoryStore, clock: ManualClock) -> None:
-    """Runs by another process, after the lease: they end with exactly the live records and nothing else."""
+    """Run another process after the lease, and assert that the log has exactly the live records."""
     for seed in range(2, 6):
         clock.advance(120_000)
         report = run(store, clock, seed)
@@ -181,7 +181,7 @@ def test_a_killed_compactors_parts_are_removed_by_the_next_claim() -> None:
 
 
 def test_a_paused_compactor_whose_parts_were_deleted_cannot_commit() -> None:
-    """It sleeps before it completes; another takes over, cleans and collects; it wakes."""
+    """The compactor sleeps before it completes; another one takes over, cleans and deletes the garbage; it wakes."""
     store, clock = prepared()
 
     def overtake(call: Call) -> None:

@@ -18,7 +18,7 @@ from tests.support.sink_limits import (
     hot_among_idle,
     large_records,
     many_partitions,
-    trouble,
+    outage,
     wake,
 )
 
@@ -51,7 +51,7 @@ def test_many_records_of_twenty_megabytes_are_written(rig: Rig, topic: MakeTopic
 
 
 def storms(store: LocalS3Process) -> Iterator[tuple[str, Callable[[], None], Callable[[], None]]]:
-    """Name, beginning and end of each kind of store failure."""
+    """Name, beginning and end of each kind of outage with the store."""
     for name, fault in (
         ("throttled", Fault(ANY, status=503, times=-1)),
         ("half throttled", Fault(ANY, status=503, times=-1, chance=0.7)),
@@ -69,7 +69,7 @@ def test_an_unavailable_store_for_minutes_loses_nothing(
 ) -> None:
     kind, begin, end = list(storms(local_s3))[number]
     name = topic(partitions=8, config=FOREVER)
-    print(kind, trouble(rig, name, 8, begin=begin, end=end, seconds=180, count=200_000, buffer_memory=48 * MIB))
+    print(kind, outage(rig, name, 8, begin=begin, end=end, seconds=180, count=200_000, buffer_memory=48 * MIB))
 
 
 def test_kafka_unavailable_for_minutes_loses_nothing(rig: Rig, topic: MakeTopic) -> None:
@@ -80,5 +80,5 @@ def test_kafka_unavailable_for_minutes_loses_nothing(rig: Rig, topic: MakeTopic)
         time.sleep(180)
         wake(rig.broker.pid)()
 
-    told = trouble(rig, name, 4, begin=away, end=lambda: None, seconds=0, count=50_000, keeps_membership=False)
+    told = outage(rig, name, 4, begin=away, end=lambda: None, seconds=0, count=50_000, keeps_membership=False)
     print(told)

@@ -24,7 +24,7 @@ _PRIMITIVES: dict[str, st.SearchStrategy[Any]] = {
 
 @st.composite
 def schemas(draw: st.DrawFn, depth: int = 3) -> Any:
-    """A schema without unions inside unions, each named type with a name of its own."""
+    """Return a schema without unions inside unions, with a distinct name for each named type."""
     names = itertools.count()
     return draw(_schema(depth, names))
 
@@ -68,7 +68,7 @@ def _kind(schema: Any) -> str:
 
 
 def values(schema: Any) -> st.SearchStrategy[Any]:
-    """Values of a schema, as fastavro writes them."""
+    """Return values of a schema, as fastavro writes them."""
     if isinstance(schema, list):
         return st.one_of([st.tuples(st.just(_kind(branch)), values(branch)) for branch in schema])
     if isinstance(schema, str):
@@ -86,7 +86,7 @@ _COMPLEX: dict[str, Callable[[Any], st.SearchStrategy[Any]]] = {
 
 
 def takes_bytes(schema: Any) -> bool:
-    """Whether a value of the schema takes any bytes."""
+    """Return whether a value of the schema has any bytes."""
     if isinstance(schema, dict):
         if schema["type"] == "record":
             return any(takes_bytes(field["type"]) for field in schema["fields"])
@@ -95,7 +95,7 @@ def takes_bytes(schema: Any) -> bool:
 
 
 def has_empty_items(schema: Any) -> bool:
-    """Whether there is an array of what takes no bytes: a few bytes of damage make a decoder repeat it for hours."""
+    """Return whether an array has items without bytes, which a damaged count makes a decoder repeat for hours."""
     if isinstance(schema, list):
         return any(map(has_empty_items, schema))
     if not isinstance(schema, dict):
@@ -106,12 +106,12 @@ def has_empty_items(schema: Any) -> bool:
 
 
 def encode(schema: Any, value: Any) -> bytes:
-    """A value in Avro's binary encoding."""
+    """Return a value in Avro's binary encoding."""
     out = io.BytesIO()
     schemaless_writer(out, parse_schema(schema, _force=True), value)
     return out.getvalue()
 
 
 def framed(schema_id: int, schema: Any, value: Any) -> bytes:
-    """A value as Confluent's serializers write it."""
+    """Return a value as Confluent's serializers write it."""
     return b"\x00" + schema_id.to_bytes(4) + encode(schema, value)

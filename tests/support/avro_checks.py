@@ -1,4 +1,4 @@
-"""Avro's check over a registry, for tests: opened, waited for, closed."""
+"""The check for Avro over a registry, for tests: open it, wait for it, close it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Avro schemas in few words."""
+"""Short builders of Avro schemas."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def decimal(precision: int, scale: int) -> Json:
 
 
 def kept(*schemas: Json) -> SchemaArchive:
-    """These beside a log, by the ids 1, 2, ..."""
+    """Store these schemas beside a log, with the ids 1, 2, ..."""
     store = MemoryStore()
     for number, schema in enumerate(schemas, 1):
         store.put(f"topics/_schemas/{number}.avsc", json.dumps(schema).encode(), Create())

@@ -18,7 +18,7 @@ from keyfold_replicator.rounds.change_detector import REPLICA_CHECK_S
 from keyfold_replicator.rounds.runner import RUNNER_TIMINGS
 from keyfold_replicator.rounds.service import LIST_INTERVAL_S as SERVICE_LOOK_S
 from keyfold_sink.worker.run import WorkerTimings
-from keyfold_sink.worker.worker_registry import _AT_LEAST_EVERY_S, _AT_MOST_EVERY_S, _SWEEP_EVERY_S
+from keyfold_sink.worker.worker_registry import _AT_LEAST_EVERY_S, _AT_MOST_EVERY_S, _REMOVE_EVERY_S
 
 DAY_S: Final = 86_400
 MONTH_DAYS: Final = 30
@@ -57,13 +57,10 @@ def counted(calls: Mapping[str, int]) -> Asked:
 
 
 def worker(*, is_busy: bool) -> Asked:
-    """One worker's day: reading the desired state, writing its status, finding workers that have ended.
-
-    The number of partitions makes no difference.
-    """
-    sweeps = DAY_S / _SWEEP_EVERY_S
+    """One worker's day: orders, its status, and a look for those who are gone. Partitions make no difference."""
+    removals = DAY_S / _REMOVE_EVERY_S
     statuses = DAY_S / (_AT_MOST_EVERY_S if is_busy else _AT_LEAST_EVERY_S)
-    return Asked(statuses + sweeps, DAY_S / WorkerTimings().desired_state_every_s + sweeps)
+    return Asked(statuses + removals, DAY_S / WorkerTimings().desired_state_every_s + removals)
 
 
 def roll(size_bytes: int = 0) -> Asked:

@@ -1,4 +1,4 @@
-"""A Kafka consumer in this process, as far as the sink uses one: a group's callbacks, a position for each partition.
+"""A fake Kafka consumer with the calls that the sink uses: a group's callbacks, and a position for each partition.
 
 It is strict where the client is: what is unassigned must be assigned, callbacks come inside `consume` and `close`. And
 it remembers, as the client does (librdkafka 2.16), that a partition was paused when that is unassigned and assigned.
@@ -20,7 +20,7 @@ Key = tuple[str, int]
 
 
 class FakeSource:
-    """The cluster that the admin client asks."""
+    """The cluster behind the admin client."""
 
     def __init__(self, kafka: FakeConsumer, topic_id: str = "T") -> None:
         self.kafka, self.id = kafka, topic_id
@@ -70,7 +70,7 @@ class FakeConsumer:
         self._on: dict[str, Callable[[Any, list[TopicPartition]], None]] = {}
 
     def produce(self, key: Key, offsets: range, value: bytes = b"v") -> None:
-        """Records at these offsets."""
+        """Produce records at these offsets."""
         fresh = [
             Message(
                 topic=key[0], partition=key[1], offset=n, key=b"k%d" % n, value=value, timestamp=(1, n), leader_epoch=0
@@ -83,25 +83,25 @@ class FakeConsumer:
             self._told_end.discard(key)
 
     def hole(self, key: Key, offsets: int) -> None:
-        """Offsets at the end that are never readable: a transaction's markers."""
+        """Append unreadable offsets, such as a transaction's markers."""
         with self._lock:
             self._ends[key] += offsets
             self._told_end.discard(key)
 
     def open_transaction(self, key: Key, offsets: int) -> None:
-        """Offsets at the end that are not readable yet; 0: the transaction ended, and they are holes."""
+        """Append offsets of an open transaction, which nobody may read yet; 0 ends it, and they become holes."""
         with self._lock:
             self._ends[key] += offsets
             self._unreadable[key] = offsets
             self._told_end.discard(key)
 
     def end(self, key: Key) -> int:
-        """The end offset."""
+        """Return the end offset."""
         with self._lock:
             return self._ends[key]
 
     def stable_end(self, key: Key) -> int:
-        """The last stable offset."""
+        """Return the last stable offset."""
         with self._lock:
             return self._ends[key] - self._unreadable[key]
 
@@ -111,19 +111,19 @@ class FakeConsumer:
         self._calls.append(lambda: self._call(what, places))
 
     def _call(self, what: str, places: list[TopicPartition]) -> None:
-        """As the client does it: what a callback does not assign itself is fetched from the group's offsets."""
+        """Assign as the client does: partitions that a callback does not assign start at the group's offsets."""
         self._has_assigned = False
         self._on[what](self, places)
         if what == "on_assign" and not self._has_assigned:
             self.fetched |= {(p.topic, p.partition): self.group_offsets.get((p.topic, p.partition), 0) for p in places}
 
     def inject(self, key: Key, code: int, error: KafkaError | None = None) -> None:
-        """Let the client report an error of a partition that is fetched."""
+        """Let the client report an error of a fetched partition."""
         with self._lock:
             self._errors.append(Message(topic=key[0], partition=key[1], offset=0, error=error or KafkaError(code)))
 
     def say(self, code: int, text: str) -> None:
-        """Let the client say something of itself, within the next `consume`."""
+        """Let the client report an error of its own, within the next `consume`."""
         self._calls.append(lambda: self.on_error(KafkaError(code, text)))
 
     # What the sink calls

@@ -1,4 +1,4 @@
-"""A sink as a service, in memory: it executes and records commands. For tests of the REST API."""
+"""A sink as a service in memory, which records its calls. For tests of the REST API."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ CONFIG = {
 
 
 def make_options(**more: str) -> SinkOptions:
-    """A small configuration."""
+    """Return a small configuration."""
     return SinkOptions.parse({**CONFIG, **more})
 
 
 def partition(number: int, **more: Any) -> PartitionStatus:
-    """A partition of `users` that is 10 records behind."""
+    """Return a partition of `users` that is 10 records behind."""
     known = {"next_offset": 90, "position": 95, "end_offset": 100, "oldest_record_ms": NOW_MS - 4000}
     return PartitionStatus("users", number, **{"state": RunState.RUNNING, **known, **more})
 
 
 def task(number: int, state: RunState = RunState.RUNNING, **more: Any) -> TaskStatus:
-    """A task that has just reported."""
+    """Return a task that has just reported."""
     return TaskStatus(number, state, **{"reported_ms": NOW_MS, "partitions": (partition(number),), **more})
 
 
 def worker(slot: int = 0, *tasks: TaskStatus, **more: Any) -> WorkerStatus:
-    """A worker with two tasks, unless others are given."""
+    """Return a worker with two tasks, unless others are given."""
     known = {"worker_id": f"host{slot}:8083", "reported_ms": NOW_MS, "version": "1", "orders_version": 1}
     return WorkerStatus(slot=slot, tasks=tasks or (task(0), task(1)), **{**known, **more})
 
 
 class FakeService:
-    """See `keyfold_sink.service.Service`. `calls` is what was asked for; `failure` is raised by what changes."""
+    """See `keyfold_sink.service.Service`. `calls` are the requested changes; `failure` is raised by each change."""
 
     def __init__(self, options: SinkOptions | None = None, *workers: WorkerStatus) -> None:
         self.options = options or make_options()
@@ -136,7 +136,7 @@ class FakeService:
 
 
 class FakeDefinitions:
-    """Two keys in Connect's words."""
+    """Two definitions of keys in Connect's form."""
 
     def config_keys(self) -> list[dict[str, Any]]:
         return [config_key("name", required=True), config_key("rest.token", type="PASSWORD")]
@@ -180,13 +180,13 @@ def metrics(_accept: str = "") -> tuple[bytes, str]:
 
 
 def make_backend(service: FakeService) -> Backend:
-    """A backend on a service."""
+    """Return a backend over a service."""
     return Backend(service=service, definitions=FakeDefinitions(), metrics=metrics, clock=ManualClock(NOW_MS))
 
 
 @contextlib.contextmanager
 def serving(service: FakeService, limits: RestLimits | None = None, metrics: Metrics = metrics) -> Iterator[RestServer]:
-    """REST on real sockets, as the service's options say; a free port of loopback by default."""
+    """Serve REST on real sockets, as the service's options say; by default on a free port of loopback."""
     with (
         listening(service.options) as sockets,
         serve(

@@ -1,4 +1,4 @@
-"""Tasks that are no sinks: one behind the `Process` protocol, for clocks that stand still, and a real one of few lines.
+"""Fake tasks: one behind the `Process` protocol, for manual clocks, and a real process of a few lines.
 
 python -m tests.support.fake_task BEHAVIOUR --report-fd FD      BEHAVIOUR: see `main`
 """
@@ -20,7 +20,7 @@ from keyfold_sink.worker.wire import decode_command, lines
 
 @dataclass(eq=False)
 class FakeProcess:
-    """A task's process that does what its test says."""
+    """A task's process that a test controls."""
 
     number: int
     paused: bool
@@ -57,7 +57,7 @@ class FakeProcess:
 
 
 class FakeTasks:
-    """Starts `FakeProcess`es and remembers them."""
+    """A function that starts `FakeProcess`es and remembers them."""
 
     def __init__(self) -> None:
         self.started: list[FakeProcess] = []
@@ -70,7 +70,7 @@ class FakeTasks:
         return self.started[-1]
 
     def live(self, number: int = 0) -> FakeProcess:
-        """The last process of a task."""
+        """Return the last process of a task."""
         return [process for process in self.started if process.number == number][-1]
 
 

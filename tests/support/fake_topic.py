@@ -1,4 +1,4 @@
-"""A topic for restores without a broker: it lands what it is sent in order, late, and can die in the middle.
+"""A topic for restores without a broker: records land in order and late, and a process can die in between.
 
 `lag` records are under way before the first of them lands. A process that dies leaves a prefix of what was under way to
 land; how much is drawn from `random`.
@@ -72,11 +72,11 @@ class FakeTopic:
         return made
 
     def foreign(self, partition: int, key: bytes = b"foreign") -> None:
-        """Another producer writes a record."""
+        """Let another producer write a record."""
         self.log(partition).append(Record(len(self.log(partition)), 1, CREATE_TIME, key, b"x"))
 
     def die(self) -> None:
-        """Every process dies: a prefix of the records in flight lands."""
+        """Let every process die: a prefix of the records in flight lands."""
         for channel in self.channels:
             channel.land(self.random.randint(0, len(channel.under_way)))
             channel.under_way.clear()

@@ -1,4 +1,4 @@
-"""A whole task in a thread of its own, over a real broker and a store in memory: what only the real client can show."""
+"""A whole task in a thread, over a real broker and a store in memory, for behaviour of the real client."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class LiveTask:
         return found[0] if found else PartitionStatus(*key, RunState.UNASSIGNED)
 
     def rests(self) -> None:
-        """Let the loop turn for a moment in which something could go wrong."""
+        """Let the loop run for a moment in which a fault could show."""
         before = len(self.statuses)
         time.sleep(0.7)
         assert self.error is None, self.error
@@ -123,7 +123,7 @@ MakeTask = Callable[..., LiveTask]
 
 @contextmanager
 def live_tasks(bootstrap_servers: str) -> Iterator[MakeTask]:
-    """Makes tasks that run over one store, and ends them."""
+    """Yield a function that starts tasks over one store, and end them at the end."""
     store = MemoryStore()
     made: list[LiveTask] = []
 

@@ -1,4 +1,4 @@
-"""Proof that a log is what the topic was: every committed record once, in order, every byte of it.
+"""Proof that a log equals its topic: every committed record once, in order, with all its bytes.
 
 Both sides are read by means that the sink has no part in: the topic with a plain consumer from the beginning, the log
 through its manifest, object by object, with checksums. `Rig` runs sinks as an operator does, by the command: as
@@ -52,12 +52,12 @@ class S3Endpoint(Protocol):
 
 
 def read_topic(bootstrap_servers: str, topic: str, partition: int) -> list[Record]:
-    """All committed records of a partition."""
+    """Return all committed records of a partition."""
     return read_topics(bootstrap_servers, [(topic, partition)])[topic, partition]
 
 
 def read_topics(bootstrap_servers: str, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], list[Record]]:
-    """All committed records of these partitions, read by one consumer."""
+    """Return all committed records of these partitions, read by one consumer."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -109,7 +109,7 @@ def manifest_of(store: ObjectStore, topic: str, partition: int) -> Manifest:
 
 
 def read_segments(store: ObjectStore, topic: str, partition: int) -> list[Record]:
-    """All records of a partition's log, through its manifest; asserts all that a manifest promises."""
+    """Return all records of a partition's log, read through its manifest; assert all that a manifest promises."""
     place = Place(TOPICS_DIR, topic, partition)
     manifest = manifest_of(store, topic, partition)
     assert faults(manifest) == []
@@ -131,7 +131,7 @@ def read_segments(store: ObjectStore, topic: str, partition: int) -> list[Record
 
 @dataclass(slots=True)
 class SinkProcess:
-    """A sink as an operator runs it: a worker and its tasks, one group of processes."""
+    """A sink as an operator runs it: a worker and its tasks, in one process group."""
 
     process: subprocess.Popen[str]
     log_path: Path
@@ -148,12 +148,12 @@ class SinkProcess:
             print(f"--- the end of {self.log_path}:\n{self.said[-10_000:]}")
 
     def signal(self, number: signal.Signals) -> None:
-        """To the worker and all its tasks."""
+        """Send a signal to the worker and all its tasks."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
 
     def kill(self) -> None:
-        """The worker and all its tasks, as a machine that goes off does."""
+        """Kill the worker and all its tasks, as if the machine lost power."""
         self.signal(signal.SIGKILL)
         self.process.wait()
 
@@ -164,7 +164,7 @@ class SinkProcess:
             raise AssertionError(f"the sink did not end:\n{self.said[-3000:]}") from None
 
     def end(self, timeout_s: float = 120) -> int:
-        """SIGTERM to the worker, and the exit code."""
+        """Send SIGTERM to the worker, and return the exit code."""
         self.process.terminate()
         return self.wait(timeout_s)
 
@@ -173,7 +173,7 @@ class SinkProcess:
         return self.log_path.read_text(errors="replace")
 
     def until(self, words: str, timeout_s: float = 120) -> None:
-        """Wait until the sink has said these words."""
+        """Wait until the sink has printed these words."""
         wait_for(
             lambda: words in self.said or self.process.poll() is not None, timeout_s, f"{words!r} in {self.log_path}"
         )
@@ -209,7 +209,7 @@ class Rig:
         ).open()
 
     def config(self, topics: str, **keys: Any) -> Path:
-        """A configuration file; `_` in a key is `.`."""
+        """Write a configuration file; `_` in a key stands for `.`."""
         given = {key.replace("_", "."): str(value) for key, value in keys.items()}
         config = {
             "name": topics.split(",", maxsplit=1)[0],
@@ -230,7 +230,7 @@ class Rig:
         return path
 
     def start(self, config: Path, *flags: str, environment: Mapping[str, str] | None = None) -> SinkProcess:
-        """Start a sink as a process; its environment is that of the sink's image, where no pandas is installed."""
+        """Start a sink as a process, in the environment of the sink's image, which has no pandas."""
         self._count += 1
         log_path = self.folder / f"sink-{self._count}.log"
         given = {**os.environ, **self.s3.environment, **(environment or {})}
@@ -248,7 +248,7 @@ class Rig:
         return SinkProcess(process, log_path)
 
     def run(self, config: Path, *flags: str, code: int = 0, timeout_s: float = 180) -> str:
-        """Run a sink to its end; what it said. A task that catches up alone needs no process of its own."""
+        """Run a sink to its end and return its output. A single task that catches up needs no process of its own."""
         is_one_task = json.loads(config.read_text()).get("tasks.max", "1") == "1"
         if is_one_task and "--until-caught-up" in flags:
             return _said(run_here(self.s3.environment, "sink", "run", str(config), "--json", *flags), code)
@@ -258,14 +258,14 @@ class Rig:
             return sink.said
 
     def fail(self, config: Path, clock: Clock | None = None) -> str:
-        """Run a sink's task in this process until it fails; what it said, with the error as the command tells it."""
+        """Run a sink's task in this process until it fails; return its output, with the error as printed."""
         return _said(run_task_here(self.s3.environment, config, clock or SystemClock()), 1)
 
     def catch_up(self, config: Path, *, timeout_s: float = 180) -> str:
         return self.run(config, "--until-caught-up", timeout_s=timeout_s)
 
     def prove(self, topic: str, partitions: int = 1) -> int:
-        """The log holds what the topic holds. Returns how many records that is."""
+        """Assert that the log equals the topic. Return the number of records."""
         store = self.store()
         count = 0
         kept = read_topics(self.broker.bootstrap_servers, [(topic, partition) for partition in range(partitions)])
@@ -298,7 +298,7 @@ def _said(ended: Ended, code: int) -> str:
 
 
 class Flow:
-    """Records that keep coming while a test does its worst, until the `with` ends; `count` is then how many."""
+    """A producer that runs during the `with` block; `count` is then the number of its records."""
 
     def __init__(self, rig: Rig, topic: str, per_s: int = 2000) -> None:
         self._arguments = (rig, topic, per_s)

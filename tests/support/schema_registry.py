@@ -1,4 +1,4 @@
-"""A Schema Registry over HTTP, of as much of its API as readers use, which can also misbehave.
+"""A fake Schema Registry over HTTP with the part of its API that readers use, which can also misbehave.
 
 with StubRegistry() as registry:
     schema_id = registry.register("users-value", {"type": "record", ...})
@@ -26,7 +26,7 @@ class _Server(ThreadingHTTPServer):
     registry: StubRegistry
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no error."""
+        """Ignore a client that closed its connection."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -42,7 +42,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def do_POST(self) -> None:
-        """An identity provider's tokens, at the same address."""
+        """Answer as an identity provider that issues tokens, at the same address."""
         form = self.rfile.read(int(self.headers["Content-Length"])).decode()
         status, body, kind = self.server.registry.token(form, self.headers.get("Authorization"))
         self.send_response(status)
@@ -52,7 +52,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 class StubRegistry:
@@ -108,7 +108,7 @@ class StubRegistry:
         kind: str = "AVRO",
         schema_id: int | None = None,
     ) -> int:
-        """Register as the next version of `subject`; a str is taken as the text itself."""
+        """Register as the next version of `subject`; a str is taken as the schema's text."""
         if schema_id is None:
             schema_id = self._next_id
             self._next_id += 1

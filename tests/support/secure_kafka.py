@@ -33,7 +33,7 @@ _MECHANISMS: Final = (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """PEM files: an authority, what it signed for a broker and for a client, and an authority that signed neither."""
+    """PEM files: an authority, its certificates for a broker and a client, and an authority that signed neither."""
 
     authority: Path
     broker: Path
@@ -44,7 +44,7 @@ class Certificates:
 
 
 def make_certificates(folder: Path) -> Certificates:
-    """Certificates for 127.0.0.1, good for a day."""
+    """Create certificates for 127.0.0.1, valid for a day."""
     folder.mkdir(parents=True, exist_ok=True)
     key, authority = _authority("authority")
     other = _authority("another authority")[1]
@@ -64,7 +64,7 @@ def make_certificates(folder: Path) -> Certificates:
 
 
 class SecureBroker(KafkaBroker):
-    """A broker of five listeners. `servers` has the address of each but the plain one."""
+    """A broker of five listeners. `servers` has the addresses of all but the plain one."""
 
     def __init__(self, folder: Path) -> None:
         self.certificates = make_certificates(folder / "certificates")
@@ -92,7 +92,7 @@ class SecureBroker(KafkaBroker):
         super().__init__(settings=settings, folder=folder)
 
     def start(self) -> None:
-        """Start, and tell the broker its SCRAM users."""
+        """Start, and register the broker's SCRAM users."""
         super().start()
         for mechanism in _MECHANISMS:  # a user may be altered once in a request
             wanted: list[Any] = [

@@ -1,4 +1,4 @@
-"""What a sink takes in time, memory and requests when much is asked of it: scenarios, at the scale of the caller.
+"""Scenarios under heavy load: a sink's use of time, memory and requests, at a scale that the caller chooses.
 
 Small scales are tests of every day (tests/integration/test_sink_limits.py), full ones are in tests/soak.
 """
@@ -34,7 +34,7 @@ _ENTRY_BYTES: Final = 1100
 
 
 def task_pid(sink: SinkProcess) -> int:
-    """The process that does the work: the worker's only task, or the worker where it has no other process."""
+    """Return the process that does the work: the worker's only task, or the worker if it has no other process."""
     return tree(sink.process.pid)[-1]
 
 
@@ -49,7 +49,7 @@ def cpu_s(pid: int) -> float:
 
 @dataclass(slots=True)
 class Memory:
-    """The highest resident memory of a process while the `with` lasts."""
+    """The highest resident memory of a process during the `with` block."""
 
     pid: int
     before_bytes: int = 0
@@ -71,7 +71,7 @@ class Memory:
         self._thread.join()
 
     def require(self, buffer_memory: int, *, segments: int = 0) -> str:
-        """It has stayed within the budget, beside the entries of so many new segments. Tells the figures."""
+        """Assert that memory stayed within the budget plus the entries of new segments. Return the figures."""
         entries = segments * _ENTRY_BYTES
         told = (
             f"{self.before_bytes / MIB:.0f} MiB before, at most {self.peak_bytes / MIB:.0f} MiB, "
@@ -89,7 +89,7 @@ class Memory:
 
 
 def ends(rig: Rig, topic: str, partitions: int) -> list[int]:
-    """Where the logs end."""
+    """Return the ends of the logs."""
     store = rig.store()
     try:
         return [manifest_of(store, topic, partition).next_offset for partition in range(partitions)]
@@ -98,7 +98,7 @@ def ends(rig: Rig, topic: str, partitions: int) -> list[int]:
 
 
 def segments_of(rig: Rig, topic: str, partitions: int) -> int:
-    """How many segments the manifests list."""
+    """Return the number of segments in the manifests."""
     store = rig.store()
     try:
         return sum(len(manifest_of(store, topic, partition).segments) for partition in range(partitions))
@@ -114,7 +114,7 @@ def wait_until_written(rig: Rig, topic: str, partitions: int, count: int, timeou
 def claimed(
     rig: Rig, config: Path, partitions: int, timeout_s: float = 120, *, keeps_membership: bool = True
 ) -> Iterator[SinkProcess]:
-    """A sink that has claimed all partitions; at the end it must stop well, and never have lost one of them."""
+    """Yield a sink that has claimed all partitions; assert at the end that it stops well and never lost one."""
     with rig.start(config) as sink:
         wait_for(
             lambda: sink.said.count('"partition claimed"') >= partitions or sink.process.poll() is not None,
@@ -131,17 +131,17 @@ def claimed(
 
 
 def many_partitions(rig: Rig, topic: str, partitions: int, *, count: int, buffer_memory: int) -> str:
-    """All partitions are written to at once, more than the budget could hold."""
+    """Write to all partitions at the same time, more than the budget could hold."""
     keys = {"segment_ms": 5000, "task_shutdown_graceful_timeout_ms": 300_000, "buffer_memory": buffer_memory}
-    patience_s = 60 + partitions / 10
-    with claimed(rig, rig.config(topic, **keys), partitions, patience_s) as sink:
+    timeout_s = 60 + partitions / 10
+    with claimed(rig, rig.config(topic, **keys), partitions, timeout_s) as sink:
         # Libraries load parts of themselves at their first use, whatever the budget is.
         produce_all(rig.broker.bootstrap_servers, topic, _spread(partitions, partitions))
-        wait_until_written(rig, topic, partitions, partitions, patience_s)
+        wait_until_written(rig, topic, partitions, partitions, timeout_s)
         segments = segments_of(rig, topic, partitions)
         with Memory(task_pid(sink)) as memory:
             produce_all(rig.broker.bootstrap_servers, topic, _spread(count, partitions))
-            wait_until_written(rig, topic, partitions, partitions + count, patience_s)
+            wait_until_written(rig, topic, partitions, partitions + count, timeout_s)
         if partitions > 1:
             assert '"reason": "memory"' in sink.said, "the budget was never short"
     segments = segments_of(rig, topic, partitions) - segments
@@ -155,7 +155,7 @@ def _spread(count: int, partitions: int) -> Iterator[Row]:
 
 
 def hot_among_idle(rig: Rig, store: LocalS3Process, hot: str, idle: str, partitions: int, *, seconds: float) -> str:
-    """One partition is busy, the others hold one record each and are silent. Tells CPU per record, alone and among."""
+    """Keep one partition busy and the others idle with one record each. Return the CPU per record, alone and among."""
     produce_all(rig.broker.bootstrap_servers, idle, ((b"k", b"v", None, p) for p in range(partitions)))
     per_record = []
     for topics, count in ((hot, 1), (f"{hot},{idle}", partitions + 1)):
@@ -176,7 +176,7 @@ def hot_among_idle(rig: Rig, store: LocalS3Process, hot: str, idle: str, partiti
 
 
 def _trickle(rig: Rig, topic: str, seconds: float, per_s: int = 20_000) -> int:
-    """Records in a steady stream; how many."""
+    """Produce records in a steady stream; return their number."""
     begun, sent = time.monotonic(), 0
 
     def rows() -> Iterator[Row]:
@@ -191,7 +191,7 @@ def _trickle(rig: Rig, topic: str, seconds: float, per_s: int = 20_000) -> int:
 
 
 def large_records(rig: Rig, topic: str, *, count: int, size_bytes: int, buffer_memory: int) -> str:
-    """Records of many megabytes, with small ones between. The topic's `max.message.bytes` allows them."""
+    """Produce records of many megabytes, with small ones between. The topic's `max.message.bytes` allows them."""
     config = rig.config(topic, buffer_memory=buffer_memory, segment_ms=2000)
     producer = Producer(
         {
@@ -221,7 +221,7 @@ def large_records(rig: Rig, topic: str, *, count: int, size_bytes: int, buffer_m
     return f"{count} records of {size_bytes / 1e6:.0f} MB: {memory.require(buffer_memory)}"
 
 
-def trouble(
+def outage(
     rig: Rig,
     topic: str,
     partitions: int,
@@ -235,7 +235,7 @@ def trouble(
     keys: Sequence[tuple[str, object]] = (),
     keeps_membership: bool = True,
 ) -> str:
-    """The store (or what `begin` says) is in trouble for a while, during which more is produced than memory holds.
+    """Break the store (or what `begin` breaks) for a while, and produce more meanwhile than memory holds.
 
     The sink waits, stays in the group, stays within its budget, and goes on by itself.
     """
@@ -257,7 +257,7 @@ def trouble(
         wait_until_written(rig, topic, partitions, count + count // 10, 60 + seconds)
         took_s = time.monotonic() - freed
     assert rig.prove(topic, partitions) == count + count // 10
-    return f"{seconds:.0f} s of trouble, {took_s:.0f} s to catch up: {memory.require(buffer_memory)}"
+    return f"{seconds:.0f} s of outage, {took_s:.0f} s to catch up: {memory.require(buffer_memory)}"
 
 
 def _rows(count: int, partitions: int, value_bytes: int) -> Iterator[Row]:
@@ -267,7 +267,7 @@ def _rows(count: int, partitions: int, value_bytes: int) -> Iterator[Row]:
 
 
 def stuck_partition(rig: Rig, store: LocalS3Process, topic: str, partitions: int, *, count: int) -> str:
-    """One partition's folder is throttled without end: the others go on, in memory that it cannot take from them."""
+    """Throttle one partition's folder without end: the others continue within their share of memory."""
     buffer_memory = 32 * MIB
     config = rig.config(topic, buffer_memory=buffer_memory, segment_ms=500)
     with claimed(rig, config, partitions) as sink, ExitStack() as stack:

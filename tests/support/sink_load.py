@@ -1,4 +1,4 @@
-"""Records of every kind that Kafka takes, and what was acknowledged of them: the measure that a sink is held to.
+"""Records of every kind that Kafka accepts, and the acknowledged ones, with which a sink's log is compared.
 
 Four topics, 64 partitions: times of creation and of appending, transactions of which some are aborted, and a topic that
 is to be compacted (but not now). Keys are missing, empty and repeated; values are null, empty, small and now and then
@@ -34,7 +34,7 @@ _HOT_SHARE: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One sort of topic."""
+    """One kind of topic."""
 
     name: str
     partitions: int
@@ -53,32 +53,32 @@ KINDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic of this kind, under the name that it has on the broker."""
+    """A topic of this kind, with its name on the broker."""
 
     name: str
     kind: Kind
 
     @property
     def keys(self) -> list[Key]:
-        """Its partitions."""
+        """Return its partitions."""
         return [(self.name, partition) for partition in range(self.kind.partitions)]
 
 
 def fingerprint(
     key: bytes | None, value: bytes | None, headers: Iterable[tuple[str, bytes | None]], kind: str, timestamp: int
 ) -> bytes:
-    """The same for equal records only."""
+    """Return a fingerprint, the same only for equal records."""
     told = repr((key, value, [tuple(header) for header in headers], kind, timestamp))
     return blake2b(told.encode(), digest_size=16).digest()
 
 
 def fingerprint_of(record: Record) -> bytes:
-    """Of a record in the log, or read by a plain consumer."""
+    """Return the fingerprint of a record of the log or of a plain consumer."""
     return fingerprint(record.key, record.value, record.headers, record.timestamp_type, record.timestamp)
 
 
 class Ledger:
-    """What was acknowledged: fingerprints by offset, by partition."""
+    """The acknowledged records: fingerprints by offset, by partition."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -88,11 +88,11 @@ class Ledger:
         self.transactions: Counter[str] = Counter()
 
     def doubt(self, rows: list[tuple[Key, int, bytes]]) -> None:
-        """The records of a transaction of which Kafka did not tell whether it was committed."""
+        """Add the records of a transaction whose result is unknown."""
         self._doubted.append(rows)
 
     def settle(self, in_kafka: Callable[[Key], Iterable[int]]) -> None:
-        """Ask Kafka about what is in doubt: a transaction is there as a whole, or not at all."""
+        """Read from Kafka which unknown transactions were committed: each as a whole, or not at all."""
         doubted, self._doubted = self._doubted, []
         for rows in doubted:
             there = [offset in set(in_kafka(key)) for key, offset, _ in rows]
@@ -145,7 +145,7 @@ def _key(random: Random, needed: bool) -> bytes | None:
 
 
 def arguments(random: Random, topic: Topic, number: int) -> dict[str, Any]:
-    """One record as `Producer.produce` wants it."""
+    """Return the arguments of `Producer.produce` for one record."""
     hot = random.random() < _HOT_SHARE
     given: dict[str, Any] = {
         "topic": topic.name,
@@ -162,7 +162,7 @@ MakeRecord = Callable[[Random, Topic, int], dict[str, Any]]
 
 
 class Loader(threading.Thread):
-    """One producer that keeps a rate; a transactional one commits or aborts about five times a second."""
+    """One producer at a fixed rate; a transactional one commits or aborts about five times a second."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ class Loader(threading.Thread):
         self._producer = self._open()
 
     def finish(self) -> None:
-        """Stop, and wait for the last acknowledgements. Raises what went wrong."""
+        """Stop, and wait for the last acknowledgements. Raise the loader's error."""
         self._over.set()
         self.join(_ANSWER_S * 2)
         assert not self.is_alive(), f"{self.name} does not end"
@@ -248,7 +248,7 @@ class Loader(threading.Thread):
         self._ledger.add(fresh)
 
     def _transaction(self, count: int) -> None:
-        """Begin, produce, and commit or abort. A producer that ends over it is replaced, which aborts what is open."""
+        """Begin, produce, and commit or abort. If the producer fails, replace it, which aborts the open transaction."""
         will_commit = self._random.random() >= 0.25
         was_asked = False
         try:
@@ -275,7 +275,7 @@ class Loader(threading.Thread):
         self._fresh, self._refused = [], []
 
     def _persist(self, call: Callable[[], object]) -> None:
-        """Ask again while the broker does not answer: the result of a commit must be known."""
+        """Retry while the broker does not answer, as the result of a commit must be known."""
         deadline = time.monotonic() + _ANSWER_S * 2
         while True:
             try:
@@ -292,7 +292,7 @@ class Loader(threading.Thread):
 
 
 class Load:
-    """All loaders together, as long as the `with` lasts."""
+    """All loaders, which run during the `with` block."""
 
     def __init__(
         self,
@@ -336,7 +336,7 @@ class Load:
                     raise
 
     def check(self) -> None:
-        """Raise what a loader has failed with."""
+        """Raise the error of a failed loader."""
         for loader in self._loaders:
             if loader.error is not None:
                 raise loader.error

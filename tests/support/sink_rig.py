@@ -1,4 +1,4 @@
-"""A whole task in a thread of its own, over a consumer in this process and any store."""
+"""A whole task in a thread, over a fake consumer and any store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ T1: Key = ("t", 1)
 
 
 class Rig:
-    """A task that runs in a thread of its own."""
+    """A task that runs in a thread."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Rig:
             self.error = error
 
     def start(self, *, wait: bool = True) -> None:
-        """`wait` until it has subscribed."""
+        """Start the task; if `wait`, until it has subscribed."""
         self._thread.start()
         if wait:
             self.until(lambda: bool(self.kafka._on))
@@ -107,25 +107,25 @@ class Rig:
         return PartitionLog(self.store, Place("topics", *key), clock=SystemClock(), random=Random(7))
 
     def next_offset(self, key: Key = T0) -> int:
-        """Where the log ends; 0 where there is none yet."""
+        """Return the end of the log, or 0 without a log."""
         try:
             return self.log(key).load().manifest.next_offset
         except LogNotFound:
             return 0
 
     def status(self, key: Key = T0) -> PartitionStatus | None:
-        """What the last report says of a partition."""
+        """Return a partition's status in the last report."""
         if not self.statuses:
             return None
         return next((p for p in self.statuses[-1].partitions if (p.topic, p.partition) == key), None)
 
-    def heard(self) -> None:
-        """Wait for a report that was begun after this call."""
+    def wait_for_report(self) -> None:
+        """Wait for a report that was started after this call."""
         before = len(self.statuses)
         self.until(lambda: len(self.statuses) > before + 1)
 
     def says(self, state: RunState) -> bool:
-        """Whether the last report says so of the task."""
+        """Return whether the last report has this state of the task."""
         return bool(self.statuses) and self.statuses[-1].state is state
 
 
@@ -134,7 +134,7 @@ MakeRig = Callable[..., Rig]
 
 @contextmanager
 def rigs(timings: TaskTimings | None = None) -> Iterator[MakeRig]:
-    """Makes rigs that run, and ends them. `timings` are those of rigs that are given none."""
+    """Yield a function that starts rigs, and end them at the end. `timings` are the rigs' default."""
     made: list[Rig] = []
 
     def build(store: ObjectStore | None = None, *, wait: bool = True, **changes: Any) -> Rig:

@@ -1,4 +1,4 @@
-"""A storm over a sink: three workers, 64 partitions, and everything that can happen to them, from a seed.
+"""Random faults over a sink with three workers and 64 partitions, from a seed.
 
     plan(seed, seconds)     a schedule, known before anything begins
     Storm.rage()            carries it out while records are produced
@@ -38,7 +38,7 @@ SESSION_S: Final = 6.0
 FOREVER: Final = {"retention.ms": "-1"}
 
 # What happens to a worker: how likely, how long until it is over, and what ends it.
-TROUBLE: Final = {
+FAULTS: Final = {
     "leave": (4, (1.0, 5.0), "join"),
     "kill": (4, (0.0, 4.0), "join"),
     "kill_supervisor": (2, (1.0, 4.0), "join"),
@@ -71,7 +71,7 @@ WEATHER: Final[dict[str, tuple[int, tuple[float, float], tuple[Fault, ...]]]] = 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Step:
-    """Something that happens `at_s` seconds after the beginning, to a worker or (-1) to all."""
+    """An event `at_s` seconds after the start, at a worker or (-1) at all."""
 
     at_s: float
     what: str
@@ -82,9 +82,9 @@ class Step:
 
 
 def plan(seed: int, seconds: float) -> tuple[Step, ...]:
-    """The schedule of a seed."""
+    """Return the schedule of a seed."""
     random = Random(seed)
-    steps = [step for slot in range(WORKERS) for step in _troubles(random, slot, seconds)]
+    steps = [step for slot in range(WORKERS) for step in _faults(random, slot, seconds)]
     steps += _weather(random, seconds)
     steps += _pairs(random, seconds, what=("freeze broker", "wake broker"), every_s=(20, 40), lasts_s=(1, 8))
     steps += _pairs(random, seconds, what=("pause", "resume"), every_s=(15, 40), lasts_s=(1, 6))
@@ -93,11 +93,11 @@ def plan(seed: int, seconds: float) -> tuple[Step, ...]:
     return tuple(sorted(steps))
 
 
-def _troubles(random: Random, slot: int, seconds: float) -> Iterator[Step]:
+def _faults(random: Random, slot: int, seconds: float) -> Iterator[Step]:
     at = random.uniform(1, 15)
     while at < seconds:
-        what = random.choices(list(TROUBLE), [weight for weight, _, _ in TROUBLE.values()])[0]
-        _, lasts_s, end = TROUBLE[what]
+        what = random.choices(list(FAULTS), [weight for weight, _, _ in FAULTS.values()])[0]
+        _, lasts_s, end = FAULTS[what]
         over = at + random.uniform(*lasts_s)
         yield Step(at, what, slot)
         yield Step(over, end, slot)
@@ -126,7 +126,7 @@ def _pairs(
 
 
 class Storm:
-    """One storm, from making the topics to the proof. On any failure it prints its seed and its schedule."""
+    """One storm, from creating the topics to the proof. On a failure it prints its seed and its schedule."""
 
     def __init__(self, rig: Rig, store: LocalS3Process, *, seed: int, seconds: float, per_s: float, **keys: object):
         self._rig = rig
@@ -146,7 +146,7 @@ class Storm:
             **keys,
         )
         self.load = Load(rig.broker.bootstrap_servers, self.topics, per_s=per_s, seed=seed)
-        self._orders: Counter[str] = Counter()
+        self._requests: Counter[str] = Counter()
         self._found: Counter[str] = Counter()
         self._actions: dict[str, Callable[[int], object]] = {
             "leave": self.workers.leave,
@@ -161,13 +161,13 @@ class Storm:
             "freeze broker": lambda _slot: os.kill(rig.broker.pid, signal.SIGSTOP),
             "wake broker": lambda _slot: os.kill(rig.broker.pid, signal.SIGCONT),
             **{what: lambda _slot, what=what: self._change_weather(what) for what in WEATHER},  # type: ignore[misc]
-            **{what: lambda _slot, what=what: self._order(what) for what in ("pause", "resume", "stop")},  # type: ignore[misc]
-            "flush": lambda _slot: self._order("flush", "POST"),
-            "restart": lambda _slot: self._order("restart?includeTasks=true", "POST"),
+            **{what: lambda _slot, what=what: self._request(what) for what in ("pause", "resume", "stop")},  # type: ignore[misc]
+            "flush": lambda _slot: self._request("flush", "POST"),
+            "restart": lambda _slot: self._request("restart?includeTasks=true", "POST"),
         }
 
     def run(self) -> str:
-        """All of it. Returns what was done and found, for the reader of the test's output."""
+        """Run all of it. Return a summary for the test's output."""
         with ExitStack() as stack:
             stack.callback(self.workers.kill_all)
             stack.callback(self._calm)
@@ -190,7 +190,7 @@ class Storm:
                 raise
 
     def rage(self) -> None:
-        """Carry out the schedule."""
+        """Execute the schedule."""
         begun = time.monotonic()
         for step in self.steps:
             time.sleep(max(0.0, begun + step.at_s - time.monotonic()))
@@ -201,7 +201,7 @@ class Storm:
         self.workers.check()
 
     def _await_first_commits(self) -> None:
-        """The storm comes over a sink that works: what is never begun cannot be interrupted."""
+        """Wait until the sink works, so that the storm interrupts something."""
         begun = [f'"topic": "{topic.name}"' for topic in self.topics]
 
         def have_begun() -> bool:
@@ -211,7 +211,7 @@ class Storm:
         wait_for(have_begun, 60, "a commit of every topic")
 
     def settle(self, timeout_s: float = 180) -> None:
-        """No more trouble: the workers catch up, and the group knows it."""
+        """End all faults, and wait until the workers have caught up and the group offsets show it."""
         self._calm()
         for slot in range(WORKERS):
             self.workers.wake(slot)
@@ -250,7 +250,7 @@ class Storm:
             store.close()  # type: ignore[attr-defined]
 
     def prove(self) -> None:
-        """Compare the log with a plain consumer and with the acknowledgements; ask `log verify`, and the group."""
+        """Compare the log with a plain consumer and with the acknowledgements; run `log verify`; check the group."""
         found = self._found
         in_kafka = read_topics(self._rig.broker.bootstrap_servers, self.keys)
         self.load.ledger.settle(lambda key: [record.offset for record in in_kafka[key]])
@@ -294,16 +294,16 @@ class Storm:
         if what == "frozen":
             os.kill(self._store.pid, signal.SIGSTOP)
 
-    def _order(self, what: str, method: str = "PUT", within_s: float = 4) -> None:
-        """In the storm nobody may be there to take it: whoever is frozen is woken by a later step."""
+    def _request(self, what: str, method: str = "PUT", within_s: float = 4) -> None:
+        """Send a request to any worker. None may be able to answer; a later step wakes a frozen one."""
         answer = self.workers.ask(method, f"/connectors/{self.topics[0].name}/{what}", within_s)
-        self._orders["taken" if answer is not None else "not taken"] += 1
+        self._requests["taken" if answer is not None else "not taken"] += 1
 
     def _resume(self) -> None:
         assert self.workers.ask("PUT", f"/connectors/{self.topics[0].name}/resume", 60) is not None
 
     def _is_resumed(self) -> bool:
-        """Orders that a frozen worker had before it slept, or took while the store was frozen, are carried out late."""
+        """Return whether the sink runs. A frozen worker may have applied earlier requests late."""
         answer = self.workers.ask("GET", f"/connectors/{self.topics[0].name}/status", 60)
         return answer is not None and json.loads(answer)["connector"]["state"] == "RUNNING"
 
@@ -318,5 +318,5 @@ class Storm:
         return (
             f"\nseed {self._seed}: {found['records']:,} records ({self.load.ledger.aborted:,} more were aborted) in "
             f"{found['segments']:,} segments, {found['epochs']:,} epochs; {said.count('partition reset'):,} set "
-            f"back; orders {dict(self._orders)}\n{done}\nstorm, settling, leaving and proof took {spent}"
+            f"back; orders {dict(self._requests)}\n{done}\nstorm, settling, leaving and proof took {spent}"
         )

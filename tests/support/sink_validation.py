@@ -47,7 +47,7 @@ def message(offset: int, value: bytes = b"v", **more: Any) -> Message:
 
 
 class FakeChecks:
-    """Reject values that begin with `!`, for the cause that follows. Values that begin with `?` need a schema first."""
+    """Checks that reject values with `!`, for the cause that follows. Values with `?` need a schema first."""
 
     def __init__(self) -> None:
         self.asking = False
@@ -123,7 +123,7 @@ class FakeTopic:
 
     @property
     def offsets(self) -> list[int]:
-        """Offsets of the records whose dead letters were delivered, from their headers."""
+        """Return the offsets of the records whose dead letters were delivered, from their headers."""
         return [int(dict(letter["headers"])["__connect.errors.offset"]) for letter in self.letters]
 
 

@@ -1,4 +1,4 @@
-"""Three places for workers of one sink, and what can be done to whoever sits there.
+"""Three slots for workers of one sink, and faults of the worker in each slot.
 
 A worker is a process with its tasks' processes below it. It leaves by SIGTERM, is killed with all its processes, or
 alone (its tasks must see that and go), or only its tasks are; it is frozen and woken as a whole, or only its tasks are.
@@ -25,7 +25,7 @@ TOLD_TO_STOP_S: Final = 40.0
 
 @dataclass(slots=True)
 class Workers:
-    """A worker or None in each place, each place with its own configuration file and port."""
+    """A worker or None in each slot, each slot with its own configuration file and port."""
 
     rig: Rig
     configs: list[Path]
@@ -36,7 +36,7 @@ class Workers:
 
     @classmethod
     def of(cls, rig: Rig, topics: Sequence[Topic], places: int, **keys: object) -> Workers:
-        """Places for workers of one sink that reads these topics; nobody is there yet."""
+        """Create slots for workers of one sink that reads these topics, without workers."""
         ports = [free_port() for _ in range(places)]
         configs = []
         for port in ports:
@@ -60,12 +60,12 @@ class Workers:
         self._retire(slot)
 
     def kill_supervisor(self, slot: int) -> None:
-        """Its tasks see that it has gone, and stop."""
+        """Kill the supervisor only; its tasks detect it and stop."""
         self._send(slot, signal.SIGKILL, self._pids(slot)[:1])
         self._retire(slot)
 
     def kill_tasks(self, slot: int) -> None:
-        """The supervisor sees that they have gone, and starts others."""
+        """Kill the tasks only; the supervisor detects it and starts others."""
         self._send(slot, signal.SIGKILL, self._pids(slot)[1:])
 
     def freeze(self, slot: int) -> None:
@@ -78,7 +78,7 @@ class Workers:
         self._send(slot, signal.SIGCONT, self._pids(slot))
 
     def join(self, slot: int) -> None:
-        """A new worker takes the place of one that left or died."""
+        """Start a new worker in the slot of one that left or died."""
         worker = self.running[slot]
         if worker is not None:
             code = worker.wait(TOLD_TO_STOP_S)
@@ -89,14 +89,14 @@ class Workers:
         self.running[slot] = self.rig.start(self.configs[slot])
 
     def check(self) -> None:
-        """No worker may end by itself."""
+        """Assert that no worker has ended by itself."""
         for slot, worker in enumerate(self.running):
             if worker is not None and slot not in self.leaving:
                 code = worker.process.poll()
                 assert code is None, f"worker {slot} ended with {code}:\n{worker.said[-3000:]}"
 
     def leave_all(self) -> None:
-        """SIGTERM to all; each must end well."""
+        """Send SIGTERM to all, and assert that each exits successfully."""
         for slot, worker in enumerate(self.running):
             if worker is not None:
                 self.leave(slot)
@@ -112,11 +112,11 @@ class Workers:
                 self.kill(slot)
 
     def said(self) -> str:
-        """All that any worker has ever said."""
+        """Return the output of all workers so far."""
         return "".join(worker.said for worker in [*self.ended, *filter(None, self.running)])
 
     def ask(self, method: str, path: str, within_s: float) -> bytes | None:
-        """Ask any worker's REST API; None when none has answered well in time.
+        """Send a request to any worker's REST API; return None if none has answered successfully in time.
 
         Frozen workers do not answer, dead ones refuse, one whose store is away says 503: some other will, or later.
         """
@@ -150,7 +150,7 @@ class Workers:
 
 
 def tree(pid: int) -> list[int]:
-    """A process and all below it, parents first."""
+    """Return a process and all its descendants, parents first."""
     below: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -1,4 +1,4 @@
-"""Workers of one sink with their services, over one bucket in memory, one Kafka and one time; no tasks run."""
+"""Workers of one sink with their services, over one bucket in memory, one Kafka and one clock, without tasks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VALUES = {"name": "users", "bootstrap.servers": "x", "topics": "users,orders", "
 
 
 class FakeCluster:
-    """Kafka: topics with an end each partition."""
+    """A fake Kafka: topics with an end of each partition."""
 
     def __init__(self) -> None:
         self.ends = {("users", 0): 100, ("users", 1): 50, ("orders", 0): 10}
@@ -45,7 +45,7 @@ class FakeCluster:
 
 
 class FakeTasks:
-    """A supervisor that follows at once."""
+    """A supervisor that follows the desired state immediately."""
 
     def __init__(self, document: DesiredStateDocument) -> None:
         self._document = document
@@ -76,14 +76,14 @@ class Worker:
         random = Random(int.from_bytes(name.encode()))
         clock = world.clock
         self.document = DesiredStateDocument(self.faulty, FOLDER, clock, random)
-        self.roll = WorkerRegistry(self.faulty, FOLDER, self.document, name, clock=clock, random=random)
+        self.registry = WorkerRegistry(self.faulty, FOLDER, self.document, name, clock=clock, random=random)
         self.tasks = FakeTasks(self.document)
         self.service = SinkService(
             SinkOptions.parse({**VALUES, **world.values}),
             document=self.document,
-            registry=self.roll,
+            registry=self.registry,
             tasks=self.tasks,
-            ends=LogEndOffsets(self.faulty, "topics", world.cluster, clock, random),
+            log_end_offsets=LogEndOffsets(self.faulty, "topics", world.cluster, clock, random),
             ask_cluster_id=world.ask_cluster_id,
             clock=clock,
             version="0.1",
@@ -91,11 +91,11 @@ class Worker:
 
     def turn(self) -> None:
         self.document.refresh()
-        self.roll.update(self.service.own_status)
+        self.registry.update(self.service.own_status)
 
 
 class World:
-    """A bucket, a Kafka, a time, and workers."""
+    """A bucket, a Kafka, a clock, and workers."""
 
     def __init__(self, **values: str) -> None:
         self.clock = ManualClock()

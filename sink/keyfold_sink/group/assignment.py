@@ -71,7 +71,7 @@ class PartitionStage(Enum):
 
 
 class PauseReason(Enum):
-    """Why reading is paused."""
+    """Why reading is paused. The names are values of the label `reason` in a metric."""
 
     REQUEST = "paused on request"
     MEMORY = "buffer.memory is full until the store catches up"

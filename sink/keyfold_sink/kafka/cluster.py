@@ -76,7 +76,7 @@ class AdminSource:
         self._clock = clock
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
-        self._kept: dict[tuple[str, str], tuple[float, Any]] = {}
+        self._cache: dict[tuple[str, str], tuple[float, Any]] = {}
         self._asking: dict[tuple[str, str], Future[None]] = {}
 
     def topic_id(self, topic: str) -> str:
@@ -205,7 +205,7 @@ class AdminSource:
         while True:
             with self._lock:
                 asked_s = self._clock.monotonic_s()
-                kept = self._kept.get(key)
+                kept = self._cache.get(key)
                 if kept is not None and asked_s - kept[0] < age_s:
                     value: T = kept[1]
                     return value
@@ -222,7 +222,7 @@ class AdminSource:
             mine.set_exception(error)
             raise
         with self._lock:
-            self._kept[key] = (asked_s, value)
+            self._cache[key] = (asked_s, value)
             del self._asking[key]
         mine.set_result(None)
         return value

@@ -25,8 +25,8 @@ from confluent_kafka import KafkaError
 from keyfold.runtime.clock import Clock
 from keyfold_sink.kafka.source import SourceForbidden
 
-PATIENCE_AT_FIRST_S: Final = 10.0
-PATIENCE_S: Final = 300.0
+REFUSAL_LASTS_AT_FIRST_S: Final = 10.0
+REFUSAL_LASTS_S: Final = 300.0
 CLIENT_LOG: Final = logging.getLogger("keyfold.sink.kafka")
 """The logger of a client's own messages. The client passes them on when it is polled."""
 QUIET: Final[Mapping[str, Any]] = MappingProxyType({"log_level": 2, "logger": CLIENT_LOG})
@@ -118,9 +118,9 @@ class BrokerContact:
         with self._lock:
             if self._refused_since_s is None:
                 return None
-            patience_s = PATIENCE_S if self._has_answered else PATIENCE_AT_FIRST_S
+            lasts_min_s = REFUSAL_LASTS_S if self._has_answered else REFUSAL_LASTS_AT_FIRST_S
             lasted_s = max(waited_s, self._refused_at_s - self._refused_since_s)
-            return self._why if lasted_s >= patience_s else None
+            return self._why if lasted_s >= lasts_min_s else None
 
     def _log(self, error: KafkaError) -> None:
         text, now_s = _STATE.sub("", error.str()), self._clock.monotonic_s()

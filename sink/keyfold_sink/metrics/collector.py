@@ -48,7 +48,7 @@ class SinkMetrics(MetricsCollector):
         self._ledger = Ledger(clock)
         super().__init__(METRICS)
 
-    def heard(self, status: TaskStatus) -> None:
+    def on_status(self, status: TaskStatus) -> None:
         """Process a task's report at once, because its last report arrives just before another process replaces it."""
         with self._lock:
             self._ledger.observe(status)

@@ -371,7 +371,7 @@ BUFFERED: Final = gauge(
 IN_FLIGHT: Final = gauge("in_flight_bytes", "Bytes of segments that are being uploaded.", "as above")
 BUFFER_LIMIT: Final = gauge("buffer_limit_bytes", "Limit of the buffered bytes: a share of `buffer.memory`.", "-")
 OPEN_SEGMENTS: Final = gauge("open_segments", "Segments that are being filled.", "with partitions that have data")
-LANE_JOBS: Final = gauge(
+QUEUE_JOBS: Final = gauge(
     "lane_jobs",
     "Store operations (uploads, commits, claims) that run or wait, over all partitions; at most eight run at once.",
     "above eight for long: the store is the bottleneck",

@@ -64,7 +64,7 @@ def gives_way(connections: Collection[C], newest: C, connections_max: int, peer_
     return min(waiting, key=lambda pair: pair[0], default=(0.0, newest))[1]
 
 
-class PatientProtocol(H11Protocol):
+class DeadlineProtocol(H11Protocol):
     """uvicorn's HTTP/1.1 protocol with deadlines and connection limits."""
 
     def __init__(self, limits: RestLimits, *arguments: Any, **named: Any) -> None:
@@ -81,7 +81,7 @@ class PatientProtocol(H11Protocol):
         self.peer = self.client[0] if self.client else ""
         self.waiting_since_s = self.loop.time()
         self._within(self._limits.request_s)
-        held = [one for one in self.connections if isinstance(one, PatientProtocol) and not one._is_lost]  # noqa: SLF001
+        held = [one for one in self.connections if isinstance(one, DeadlineProtocol) and not one._is_lost]  # noqa: SLF001
         too_many = gives_way(held, self, self._limits.connections_max, self._limits.peer_connections_max)
         if too_many is not None:
             too_many._give_up()  # noqa: SLF001 - its own class

@@ -30,7 +30,7 @@ from keyfold.runtime.clock import Clock
 from keyfold_sink.rest import connectors, document, errors, health, loggers, offsets, plugins
 from keyfold_sink.rest.backend import Backend, ConfigDefinitions, Metrics
 from keyfold_sink.rest.guard import Guard
-from keyfold_sink.rest.protocol import PatientProtocol, RestLimits
+from keyfold_sink.rest.protocol import DeadlineProtocol, RestLimits
 from keyfold_sink.rest.sockets import Sockets
 from keyfold_sink.rest.wake_detector import WakeDetector
 from keyfold_sink.service import Service
@@ -98,7 +98,7 @@ def _config(app: ASGIApp, limits: RestLimits) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop="asyncio",
-        http=functools.partial(PatientProtocol, limits),  # type: ignore[arg-type]  # uvicorn only calls it
+        http=functools.partial(DeadlineProtocol, limits),  # type: ignore[arg-type]  # uvicorn only calls it
         ws="none",
         lifespan="off",
         log_config=None,

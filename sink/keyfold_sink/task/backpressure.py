@@ -26,7 +26,7 @@ _PAUSE_WAIT_S: Final = 1.0
 class Backpressure:
     """The backpressure of one task.
 
-    `kept_bytes` are the bytes of records that wait for validation. `large_record_bytes` is about the size of the
+    `waiting_bytes` are the bytes of records that wait for validation. `large_record_bytes` is about the size of the
     largest recent record.
     """
 
@@ -36,7 +36,7 @@ class Backpressure:
         in_flight: memory_budget.InFlight,
         limit_bytes: int,
         meter: TaskMeter,
-        kept_bytes: Callable[[], int] = lambda: 0,
+        waiting_bytes: Callable[[], int] = lambda: 0,
         large_record_bytes: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._large_record_bytes = large_record_bytes
@@ -48,7 +48,7 @@ class Backpressure:
         self._meter = meter
         self._clock = meter.clock
         self._paused_s = 0.0
-        self._kept_bytes = kept_bytes
+        self._waiting_bytes = waiting_bytes
         self._stuck: list[AssignedPartition] = []
         self._events = structlog.get_logger("keyfold.sink")
 
@@ -119,4 +119,4 @@ class Backpressure:
         return self._threshold.update(self._used_bytes(held_bytes))
 
     def _used_bytes(self, held_bytes: int) -> int:
-        return held_bytes + self._in_flight.size_bytes + self._kept_bytes() + self._reserved_bytes
+        return held_bytes + self._in_flight.size_bytes + self._waiting_bytes() + self._reserved_bytes

@@ -228,13 +228,13 @@ class TaskGauges:
         group: ConsumerGroup,
         in_flight: InFlight,
         limit_bytes: int,
-        kept_bytes: Callable[[], int] = lambda: 0,
+        waiting_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
         self._meter = meter
         self._group = group
         self._in_flight = in_flight
         self._limit_bytes = limit_bytes
-        self._kept_bytes = kept_bytes
+        self._waiting_bytes = waiting_bytes
 
     def values(self) -> Mapping[str, float]:
         """Return all metrics of the task, for `TaskStatus.values`."""
@@ -247,11 +247,11 @@ class TaskGauges:
         since_s = min((s for s in (writer.unsent_since_s for writer in writers) if s is not None), default=now_s)
         gauges = {
             names.ACTIVE: sum(writer.unsent_records for writer in writers),
-            names.BUFFERED: sum(writer.held_bytes for writer in writers) + in_flight_bytes + self._kept_bytes(),
+            names.BUFFERED: sum(writer.held_bytes for writer in writers) + in_flight_bytes + self._waiting_bytes(),
             names.IN_FLIGHT: in_flight_bytes,
             names.BUFFER_LIMIT: self._limit_bytes,
             names.OPEN_SEGMENTS: sum(writer.unsent_records > 0 for writer in writers),
-            names.LANE_JOBS: sum(owner.queue.jobs for owner in owners),
+            names.QUEUE_JOBS: sum(owner.queue.jobs for owner in owners),
             names.PAUSED: PauseReason.MEMORY in self._group.fetching.reasons,
             names.UNSENT_SECONDS: now_s - since_s,
         }

@@ -119,7 +119,8 @@ class SinkTask:
         self._background = Background(self._pool)
         self._topics: list[str] = []
         self._events = structlog.get_logger("keyfold.sink")
-        self._tools = WriterResources(store, source, clock, self._in_flight, self._inbox.put, options.avro_codec, meter)
+        on_event, codec = self._inbox.put, options.avro_codec
+        self._resources = WriterResources(store, source, clock, self._in_flight, on_event, codec, meter)
         self._group = self._open_group(meter, on_committed, one_failed_ends_all=catch_up is not None)
         self._catching_up: CatchingUp | None = None
         if catch_up is not None:
@@ -142,12 +143,12 @@ class SinkTask:
             self._in_flight,
             self._plan.segments_bytes,
             meter,
-            lambda: self._validation.kept_bytes,
+            lambda: self._validation.waiting_bytes,
             lambda: self._reading.large_record_bytes,
         )
         self._report = TaskReport(self._group, reporter, self._timings.transaction_ms)
         reporter.values = TaskGauges(
-            meter, self._group, self._in_flight, self._plan.segments_bytes, lambda: self._validation.kept_bytes
+            meter, self._group, self._in_flight, self._plan.segments_bytes, lambda: self._validation.waiting_bytes
         ).values
 
     def run(self) -> None:
@@ -321,9 +322,9 @@ class SinkTask:
 
     def _open_log(self, key: TopicPartitionKey) -> PartitionLog:
         place = Place(self._options.topics_dir, *key)
-        patience_s = self._timings.commit_patience_s
+        patience_s = self._timings.commit_timeout_s
         return PartitionLog(self._store, place, clock=self._clock, random=self._random, patience_s=patience_s)
 
     def _open_writer(self, owner: AssignedPartition, event: Claimed) -> PartitionWriter:
         policy = self._options.roll_policy(owner.key[0])
-        return PartitionWriter(event.session, owner.queue, owner.retry, policy, self._tools)
+        return PartitionWriter(event.session, owner.queue, owner.retry, policy, self._resources)

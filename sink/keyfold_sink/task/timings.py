@@ -26,7 +26,7 @@ class TaskTimings:
     """Interval at which the end offsets of partitions that are not fetched are requested."""
     look_again_s: float = LOOK_AGAIN_S
     """Delay before the cluster is asked again for a topic that it does not know."""
-    commit_patience_s: float = 10.0
+    commit_timeout_s: float = 10.0
     """A commit with an unknown result is retried after this time; in between, the task notices a stop command."""
     leave_wait_s: float = 5.0
     """Time limit for leaving the group."""

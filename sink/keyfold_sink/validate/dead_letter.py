@@ -85,7 +85,7 @@ class RejectedRecord(LogError):
         self.cause = failure.cause
 
 
-def letter(key: TopicPartitionKey, failure: InvalidRecord, origin: DeadLetterOrigin) -> DeadLetter:
+def build_dead_letter(key: TopicPartitionKey, failure: InvalidRecord, origin: DeadLetterOrigin) -> DeadLetter:
     """Return the dead letter of a rejected record of this partition."""
     headers = list(failure.headers)
     if origin.context:

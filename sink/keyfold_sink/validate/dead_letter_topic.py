@@ -3,11 +3,11 @@
     main thread       send ──► the client's queue ──► Kafka
     a serial queue    Delivery.wait, before the commit; it also serves the client's callbacks
 
-A letter that Kafka does not accept for the moment (no answer, a change of leader) is sent again until Kafka accepts it.
-Meanwhile `has_room` limits further rejections. A letter that Kafka refuses (no right to write, too large) fails the
-partition. A letter may be in the topic twice after a crash between its delivery and the commit, or if an answer was
-lost together with the client's state. It is never missing, because no commit passes its offset before Kafka has
-confirmed it.
+A dead letter that Kafka does not accept for the moment (no answer, a change of leader) is sent again until Kafka
+accepts it. Meanwhile `has_room` limits further rejections. A dead letter that Kafka refuses (no right to write, too
+large) fails the partition. It may be in the topic twice after a crash between its delivery and the commit, or if an
+answer was lost together with the client's state. It is never missing, because no commit passes its offset before Kafka
+has confirmed it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _HINTS: Final = {
 class Producer(Protocol):
     """The methods of `confluent_kafka.Producer` that the sink uses, as documented there."""
 
-    def produce(self, topic: str, **letter: Any) -> None: ...  # noqa: D102
+    def produce(self, topic: str, **dead_letter: Any) -> None: ...  # noqa: D102
     def poll(self, timeout: float) -> int: ...  # noqa: D102
 
 
@@ -73,21 +73,21 @@ class DeadLetterRefused(LogError):
 
 @dataclass(eq=False, slots=True)
 class _Posted:
-    """A letter in flight."""
+    """A dead letter in flight."""
 
-    letter: DeadLetter
+    dead_letter: DeadLetter
     delivery: DeadLetterBatch
     with_timestamp: bool = True
 
 
 class DeadLetterBatch:
-    """The letters of one batch of one partition. A `keyfold_sink.write.skips.Delivery`."""
+    """The dead letters of one batch of one partition. A `keyfold_sink.write.skips.Delivery`."""
 
-    def __init__(self, key: TopicPartitionKey, letters: Sequence[DeadLetter], post: DeadLetterTopic) -> None:
+    def __init__(self, key: TopicPartitionKey, dead_letters: Sequence[DeadLetter], post: DeadLetterTopic) -> None:
         self.key = key
-        self.first_offset = letters[0].offset
-        self.last_offset = letters[-1].offset
-        self.left = len(letters)
+        self.first_offset = dead_letters[0].offset
+        self.last_offset = dead_letters[-1].offset
+        self.left = len(dead_letters)
         self.error: DeadLetterRefused | None = None
         self._post = post
 
@@ -107,7 +107,7 @@ class DeadLetterBatch:
 class DeadLetterTopic:
     """The sender of one task's dead letters.
 
-    A letter counts twice in `in_flight` until it has arrived, because the client copies it.
+    A dead letter counts twice in `in_flight` until it has arrived, because the client copies it.
     """
 
     def __init__(
@@ -141,16 +141,16 @@ class DeadLetterTopic:
         """Whether this number of bytes may be sent now. A batch larger than the limit may be sent alone."""
         return self._size_bytes == 0 or self._size_bytes + size_bytes <= self._limit_bytes
 
-    def send(self, key: TopicPartitionKey, letters: Sequence[DeadLetter]) -> DeadLetterBatch:
-        """Send letters in offset order, without blocking. The parcel says when they have arrived."""
-        delivery = DeadLetterBatch(key, letters, self)
-        self._counts.dead_letters_sent(len(letters))
-        size_bytes = sum(letter.size_bytes for letter in letters)
+    def send(self, key: TopicPartitionKey, dead_letters: Sequence[DeadLetter]) -> DeadLetterBatch:
+        """Send dead letters in offset order, without blocking. The returned batch knows when they have arrived."""
+        delivery = DeadLetterBatch(key, dead_letters, self)
+        self._counts.dead_letters_sent(len(dead_letters))
+        size_bytes = sum(dead_letter.size_bytes for dead_letter in dead_letters)
         self._in_flight.add(size_bytes * 2)
         with self._lock:
             self._size_bytes += size_bytes
-            for letter in letters:
-                self._post(_Posted(letter, delivery))
+            for dead_letter in dead_letters:
+                self._post(_Posted(dead_letter, delivery))
         return delivery
 
     def serve(self, timeout_s: float = 0.0) -> None:
@@ -173,16 +173,18 @@ class DeadLetterTopic:
                     self._post(posted)
 
     def _post(self, posted: _Posted) -> None:
-        letter = posted.letter
-        optional = {"timestamp": letter.timestamp} if posted.with_timestamp and letter.timestamp is not None else {}
+        dead_letter = posted.dead_letter
+        optional = (
+            {"timestamp": dead_letter.timestamp} if posted.with_timestamp and dead_letter.timestamp is not None else {}
+        )
         self._serial += 1
         self._out[self._serial] = posted
         try:
             self._producer.produce(
                 self.topic,
-                key=letter.key,
-                value=letter.value,
-                headers=letter.headers,
+                key=dead_letter.key,
+                value=dead_letter.value,
+                headers=dead_letter.headers,
                 on_delivery=partial(self._on_delivery, self._serial),
                 **optional,
             )
@@ -195,7 +197,7 @@ class DeadLetterTopic:
         with self._lock:
             posted = self._out.pop(serial, None)
             if posted is None:
-                return  # from a replaced producer, whose letters were sent again
+                return  # from a replaced producer, whose dead letters were sent again
             if error is not None:
                 self._judge(posted, error)
                 return
@@ -222,16 +224,16 @@ class DeadLetterTopic:
         self._counts.dead_letter_refused()
         posted.delivery.error = DeadLetterRefused(
             *posted.delivery.key,
-            f"the record at offset {posted.letter.offset} failed its check and could not be sent to the dead letter "
-            f"topic {self.topic}: {why}",
+            f"the record at offset {posted.dead_letter.offset} failed its check and could not be sent to the dead "
+            f"letter topic {self.topic}: {why}",
             hint=f"{hint or _HINT}, then restart the task, which reads the record again",
         )
         self._end(posted)
 
     def _end(self, posted: _Posted) -> None:
         posted.delivery.left -= 1
-        self._size_bytes -= posted.letter.size_bytes
-        self._in_flight.add(-posted.letter.size_bytes * 2)
+        self._size_bytes -= posted.dead_letter.size_bytes
+        self._in_flight.add(-posted.dead_letter.size_bytes * 2)
 
     def _on_error(self, error: KafkaError) -> None:
         """Handle an error that the client reports about itself."""
@@ -249,7 +251,7 @@ class DeadLetterTopic:
             self._refuse(posted, why)
 
     def _replace_producer(self) -> None:
-        """Replace an idempotent producer that has lost its sequence, and send its unconfirmed letters again."""
+        """Replace an idempotent producer that has lost its sequence, and send its unconfirmed dead letters again."""
         self._is_broken = False
         self._events.warning("dead letter producer replaced", letters=len(self._out))
         self._waiting = [*self._out.values(), *self._waiting]

@@ -31,7 +31,13 @@ from keyfold_sink.group.assignment import AssignedPartition, PauseReason
 from keyfold_sink.kafka.source import SKIPPED
 from keyfold_sink.topic_partition import TopicPartitionKey
 from keyfold_sink.validate.convert.api import Checks, ConnectStage, Rejected, SchemasPending
-from keyfold_sink.validate.dead_letter import DeadLetter, DeadLetterOrigin, InvalidRecord, RejectedRecord, letter
+from keyfold_sink.validate.dead_letter import (
+    DeadLetter,
+    DeadLetterOrigin,
+    InvalidRecord,
+    RejectedRecord,
+    build_dead_letter,
+)
 from keyfold_sink.validate.error_counts import ErrorCounts
 from keyfold_sink.write.batch import UNREADABLE_HEADERS, UnreadableHeaders, columns, cut, without
 from keyfold_sink.write.skips import Delivery
@@ -60,19 +66,19 @@ class DeadLetterSender(Protocol):
     """See `keyfold_sink.validate.dead_letter_topic.DeadLetterTopic`."""
 
     def has_room(self, size_bytes: int) -> bool: ...  # noqa: D102
-    def send(self, key: TopicPartitionKey, letters: Sequence[DeadLetter]) -> Delivery: ...  # noqa: D102
+    def send(self, key: TopicPartitionKey, dead_letters: Sequence[DeadLetter]) -> Delivery: ...  # noqa: D102
     def serve(self) -> None: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorPolicy:
-    """The settings `errors.*`. `letters` is None without a dead letter topic."""
+    """The settings `errors.*`. `dead_letters` is None without a dead letter topic."""
 
     tolerates: bool = False
     logs: bool = False
     logs_messages: bool = False
     origin: DeadLetterOrigin = field(default_factory=lambda: DeadLetterOrigin("", 0, context=False))
-    letters: DeadLetterSender | None = None
+    dead_letters: DeadLetterSender | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +105,7 @@ class _Wait:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _WaitingRecords:
     """The waiting pieces of a partition in order: batches, and the partition's ends after them."""
 
     wait: _Wait
@@ -129,15 +135,15 @@ class RecordValidation:
         self._clock = clock
         self._is_read = is_read
         self._fail = fail
-        self._kept: dict[AssignedPartition, _Kept] = {}
+        self._waiting: dict[AssignedPartition, _WaitingRecords] = {}
         self._unsaid: Counter[tuple[TopicPartitionKey, str]] = Counter()
         self._said_s = clock.monotonic_s()
         self._events = structlog.get_logger("keyfold.sink")
 
     @property
-    def kept_bytes(self) -> int:
+    def waiting_bytes(self) -> int:
         """The size in memory of waiting records."""
-        return sum(kept.size_bytes for kept in self._kept.values())
+        return sum(waiting.size_bytes for waiting in self._waiting.values())
 
     def build_batch(self, records: Sequence[Message], mean_record_bytes: float) -> RecordBatch:
         """Return the batch of one partition from the client's messages."""
@@ -151,35 +157,35 @@ class RecordValidation:
 
     def accept_batch(self, owner: AssignedPartition, batch: RecordBatch) -> None:
         """Process a partition's next batch. Raise a `KeyfoldError` that fails the partition."""
-        if owner in self._kept:
+        if owner in self._waiting:
             self._keep(owner, batch)
         elif self._checks is None and not batch.unreadable:
             assert owner.writer is not None
             owner.writer.append(batch.columns, batch.mean_record_bytes)
         elif (wait := self._judge(owner, batch)) is not None:
             now_s = self._clock.monotonic_s()
-            self._kept[owner] = _Kept(wait, now_s, now_s)
+            self._waiting[owner] = _WaitingRecords(wait, now_s, now_s)
             self._keep(owner, batch)
 
     def read_to(self, owner: AssignedPartition, offset: int) -> None:
         """Process the partition's end, after its waiting records."""
-        if owner in self._kept:
+        if owner in self._waiting:
             self._keep(owner, offset)
         elif owner.writer is not None:
             owner.writer.read_to(offset)
 
     def resume_waiting(self) -> None:
         """Continue with waiting records, as far as possible. Raise errors that end the task."""
-        if self._policy.letters is not None:
-            self._policy.letters.serve()
-        for owner, kept in list(self._kept.items()):
+        if self._policy.dead_letters is not None:
+            self._policy.dead_letters.serve()
+        for owner, waiting in list(self._waiting.items()):
             if not self._is_read(owner):
-                del self._kept[owner]  # reset, failed or revoked: the records are read again
+                del self._waiting[owner]  # reset, failed or revoked: the records are read again
                 continue
             try:
-                self._go_on(owner, kept)
+                self._go_on(owner, waiting)
             except KeyfoldError as error:
-                del self._kept[owner]
+                del self._waiting[owner]
                 self._fail(owner, error)
         if self._unsaid and self._clock.monotonic_s() - self._said_s >= _SAY_EVERY_S:
             self.log_skipped()
@@ -198,46 +204,48 @@ class RecordValidation:
     # Waiting records
 
     def _keep(self, owner: AssignedPartition, piece: RecordBatch | int) -> None:
-        kept = self._kept[owner]
-        kept.pieces.append(piece)
+        waiting = self._waiting[owner]
+        waiting.pieces.append(piece)
         if isinstance(piece, RecordBatch):
-            kept.size_bytes += piece.size_bytes
+            waiting.size_bytes += piece.size_bytes
 
-    def _go_on(self, owner: AssignedPartition, kept: _Kept) -> None:
-        if not self._may_go_on(kept):
-            self._pause_if_long(owner, kept)
+    def _go_on(self, owner: AssignedPartition, waiting: _WaitingRecords) -> None:
+        if not self._may_go_on(waiting):
+            self._pause_if_long(owner, waiting)
             return
-        kept.tried_s = self._clock.monotonic_s()
-        while kept.pieces:
-            piece = kept.pieces[0]
+        waiting.tried_s = self._clock.monotonic_s()
+        while waiting.pieces:
+            piece = waiting.pieces[0]
             if isinstance(piece, int):
                 assert owner.writer is not None
                 owner.writer.read_to(piece)
             else:
                 wait = self._judge(owner, piece)
                 if wait is not None:
-                    kept.wait = wait
+                    waiting.wait = wait
                     return
-                kept.size_bytes -= piece.size_bytes
-            kept.pieces.popleft()
-        del self._kept[owner]
+                waiting.size_bytes -= piece.size_bytes
+            waiting.pieces.popleft()
+        del self._waiting[owner]
         if not owner.holds.isdisjoint(WAITS):
             owner.health.went_on()
         for reason in WAITS:
             self._fetching.release(owner, reason)
 
-    def _may_go_on(self, kept: _Kept) -> bool:
+    def _may_go_on(self, waiting: _WaitingRecords) -> bool:
         """Whether to validate again. Requests for other partitions' schemas must not delay this one without end."""
-        if kept.wait.reason is PauseReason.LETTERS:
-            return self._policy.letters is None or self._policy.letters.has_room(kept.wait.needed_bytes)
+        if waiting.wait.reason is PauseReason.LETTERS:
+            return self._policy.dead_letters is None or self._policy.dead_letters.has_room(waiting.wait.needed_bytes)
         is_pending = self._checks is not None and self._checks.pending()
-        return not is_pending or self._clock.monotonic_s() - kept.tried_s >= _AGAIN_S
+        return not is_pending or self._clock.monotonic_s() - waiting.tried_s >= _AGAIN_S
 
-    def _pause_if_long(self, owner: AssignedPartition, kept: _Kept) -> None:
-        is_long = self._clock.monotonic_s() - kept.since_s >= _PAUSE_AFTER_S or kept.size_bytes > _PAUSE_ABOVE_BYTES
+    def _pause_if_long(self, owner: AssignedPartition, waiting: _WaitingRecords) -> None:
+        is_long = (
+            self._clock.monotonic_s() - waiting.since_s >= _PAUSE_AFTER_S or waiting.size_bytes > _PAUSE_ABOVE_BYTES
+        )
         if is_long and owner.holds.isdisjoint(WAITS):
             topic, partition = owner.key
-            why = kept.wait.reason
+            why = waiting.wait.reason
             self._events.info("partition paused", topic=topic, partition=partition, why=why.value)
             self._fetching.hold(owner, why)
             owner.health.failed(f"records are waiting for validation: {why.value}")
@@ -261,12 +269,12 @@ class RecordValidation:
         if not self._policy.tolerates:
             self._reject(owner, fresh, batch, failures[0])
         delivery = None
-        if self._policy.letters is not None:
-            letters = [letter(owner.key, failure, self._policy.origin) for failure in failures]
-            needed_bytes = sum(letter.size_bytes for letter in letters)
-            if not self._policy.letters.has_room(needed_bytes):
+        if self._policy.dead_letters is not None:
+            dead_letters = [build_dead_letter(owner.key, failure, self._policy.origin) for failure in failures]
+            needed_bytes = sum(dead_letter.size_bytes for dead_letter in dead_letters)
+            if not self._policy.dead_letters.has_room(needed_bytes):
                 return _Wait(PauseReason.LETTERS, needed_bytes)
-            delivery = self._policy.letters.send(owner.key, letters)
+            delivery = self._policy.dead_letters.send(owner.key, dead_letters)
         self._skip(owner, fresh, batch, failures, delivery)
         return None
 

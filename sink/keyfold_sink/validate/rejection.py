@@ -17,7 +17,7 @@ from keyfold_sink.validate.record_validation import ErrorPolicy, RecordValidatio
 from keyfold_sink.write.memory_budget import InFlight
 
 # Dead letters in flight, which the client copies once, may take this fraction of the segments' memory.
-_LETTERS_SHARE: Final = 8
+_DEAD_LETTERS_SHARE: Final = 8
 
 
 def sends_dead_letters(options: SinkOptions) -> bool:
@@ -38,12 +38,12 @@ def open_validation(
 ) -> RecordValidation:
     """Build the record validation of one task. Without `checks` all records are valid."""
     counts = ErrorCounts(meter)
-    letters = None
+    dead_letters = None
     if open_producer is not None and sends_dead_letters(options):
-        letters = DeadLetterTopic(
+        dead_letters = DeadLetterTopic(
             options.dead_letter_topic,
             open_producer,
-            limit_bytes=plan_memory(options.buffer_memory).segments_bytes // _LETTERS_SHARE,
+            limit_bytes=plan_memory(options.buffer_memory).segments_bytes // _DEAD_LETTERS_SHARE,
             in_flight=in_flight,
             counts=counts,
             clock=clock,
@@ -53,7 +53,7 @@ def open_validation(
         logs=options.errors_log_enable,
         logs_messages=options.errors_log_include_messages,
         origin=DeadLetterOrigin(options.name, task_id, context=options.dead_letter_context_headers),
-        letters=letters,
+        dead_letters=dead_letters,
     )
     return RecordValidation(
         policy,

@@ -28,7 +28,7 @@ from keyfold_sink.topic_partition import TopicPartitionKey
 T = TypeVar("T")
 
 _READERS: Final = 16
-_PATIENCE_S: Final = 15.0
+_TIMEOUT_S: Final = 15.0
 _TRIES: Final = 5
 
 
@@ -153,7 +153,7 @@ class LogEndOffsets:
 
     def _log(self, key: TopicPartitionKey) -> PartitionLog:
         place = Place(self._topics_dir, *key)
-        return PartitionLog(self._store, place, clock=self._clock, random=self._random, patience_s=_PATIENCE_S)
+        return PartitionLog(self._store, place, clock=self._clock, random=self._random, patience_s=_TIMEOUT_S)
 
 
 def _advance(session: SinkSession, wanted: int) -> None:

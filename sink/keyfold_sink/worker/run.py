@@ -102,7 +102,7 @@ def run_until_caught_up(
         clock=clock,
         random=random,
         once=True,
-        seen=lambda tasks, _replaced: progress.reported(tasks),
+        on_round=lambda tasks, _replaced: progress.reported(tasks),
     ).run_once(stop)
 
 
@@ -169,8 +169,8 @@ class SinkWorker:
             clock=clock,
             random=random,
             renew=lambda: threading.Thread(target=renew, name="keyfold-renew", daemon=True).start(),
-            heard=self._metrics.heard,
-            seen=self._seen,
+            on_status=self._metrics.on_status,
+            on_round=self._on_round,
         )
         cluster = LazyCluster(lambda: AdminSource(admin_config(options), clock))
         self.service = SinkService(
@@ -178,7 +178,7 @@ class SinkWorker:
             document=self._document,
             registry=self._registry,
             tasks=self._supervisor,
-            ends=LogEndOffsets(store, options.topics_dir, cluster, clock, random),
+            log_end_offsets=LogEndOffsets(store, options.topics_dir, cluster, clock, random),
             ask_cluster_id=cluster.cluster_id,
             clock=clock,
             version=version("keyfold"),
@@ -269,7 +269,7 @@ class SinkWorker:
             thread.join()
         leave_quietly(self._registry)
 
-    def _seen(self, tasks: tuple[TaskStatus, ...], replaced: Mapping[str, int]) -> None:
+    def _on_round(self, tasks: tuple[TaskStatus, ...], replaced: Mapping[str, int]) -> None:
         if any(task.state is RunState.RUNNING for task in tasks):
             self._proven.set()
         self._metrics.observe(tasks, replaced)

@@ -67,7 +67,7 @@ class SinkService:
         document: DesiredStateDocument,
         registry: WorkerRegistry,
         tasks: WorkerTasks,
-        ends: LogEndOffsets,
+        log_end_offsets: LogEndOffsets,
         ask_cluster_id: Callable[[], str],
         clock: Clock,
         version: str,
@@ -76,7 +76,7 @@ class SinkService:
         self._document = document
         self._registry = registry
         self._tasks = tasks
-        self._ends = ends
+        self._log_end_offsets = log_end_offsets
         self._ask_cluster_id = ask_cluster_id
         self._clock = clock
         self._version = version
@@ -157,8 +157,8 @@ class SinkService:
                     if part.next_offset != UNKNOWN:
                         key = (part.topic, part.partition)
                         found[key] = max(part.next_offset, found.get(key, 0))
-        places = self._ends.places(self.topics())
-        found |= self._ends.read(key for key in places if key not in found)
+        places = self._log_end_offsets.places(self.topics())
+        found |= self._log_end_offsets.read(key for key in places if key not in found)
         return dict(sorted(found.items()))
 
     # Requests
@@ -208,7 +208,7 @@ class SinkService:
                     hint="an offset cannot be reset, because a log holds each offset once",
                 )
         self._require_stopped()
-        self._ends.move(offsets)
+        self._log_end_offsets.move(offsets)
         self._events.info("offsets altered", offsets={f"{t}-{p}": offset for (t, p), offset in offsets.items()})
 
     def _change(self, change: Change) -> None:
@@ -251,7 +251,7 @@ class SinkService:
         with self._lock:
             now_s = self._clock.monotonic_s()
             if self._topics is None or now_s - self._topics[0] > _TOPICS_AGE_S:
-                there = self._ends.topics()
+                there = self._log_end_offsets.topics()
                 self._topics = (now_s, sorted(set(there).intersection(self.options.choose_topics(there))))
             return self._topics[1]
 

@@ -56,18 +56,18 @@ class Supervisor:
         random: Random,
         once: bool = False,
         renew: Callable[[], None] = lambda: None,
-        heard: Callable[[TaskStatus], None] = lambda _status: None,
-        seen: Callable[[tuple[TaskStatus, ...], Mapping[str, int]], None] = lambda _tasks, _replaced: None,
+        on_status: Callable[[TaskStatus], None] = lambda _status: None,
+        on_round: Callable[[tuple[TaskStatus, ...], Mapping[str, int]], None] = lambda _tasks, _replaced: None,
     ) -> None:
         """Prepare `tasks` tasks. With `once` they end by themselves, and none is restarted.
 
-        `renew` is called when cached lookups must be renewed; it must not block. `heard` receives each report of a
-        task, `seen` receives all tasks and `replaced` once per round.
+        `renew` is called when cached lookups must be renewed; it must not block. `on_status` receives each report of a
+        task, `on_round` receives all tasks and `replaced` once per round.
         """
         self._clock = clock
         self._limits = limits
         self._renew = renew
-        self._seen = seen
+        self._on_round = on_round
         self._replaced: Counter[str] = Counter()
         self._round_s = clock.monotonic_s()
         self._done: DesiredState | None = None
@@ -75,7 +75,7 @@ class Supervisor:
         self._levels_lock = threading.Lock()
         self._children = [
             SupervisedTask(
-                number, spawn, limits, clock=clock, random=random, heard=heard, replaced=self._count, once=once
+                number, spawn, limits, clock=clock, random=random, on_status=on_status, replaced=self._count, once=once
             )
             for number in range(tasks)
         ]
@@ -170,7 +170,7 @@ class Supervisor:
         for child in self._children:
             child.advance()
             child.log(self._levels)
-        self._seen(self.tasks, self.replaced)
+        self._on_round(self.tasks, self.replaced)
         self._round_s = self._clock.monotonic_s()
 
     @property

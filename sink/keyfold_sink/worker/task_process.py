@@ -114,7 +114,7 @@ class SupervisedTask:
         *,
         clock: Clock,
         random: Random,
-        heard: Callable[[TaskStatus], None] = lambda _status: None,
+        on_status: Callable[[TaskStatus], None] = lambda _status: None,
         replaced: Callable[[ReplaceReason], None] = lambda _why: None,
         once: bool = False,
     ) -> None:
@@ -127,7 +127,7 @@ class SupervisedTask:
         self._limits = limits
         self._clock = clock
         self._random = random
-        self._heard = heard
+        self._on_status = on_status
         self._replaced = replaced
         self._once = once
         self._process: ProcessHandle | None = None
@@ -220,7 +220,7 @@ class SupervisedTask:
             return
         code = process.poll()
         for line in process.take_lines():  # after the poll, so that the last reports of an ended process are read
-            self._hear(line, now_s)
+            self._read_report(line, now_s)
         if code is not None:
             self._ended(process, code)
         elif self.phase is TaskPhase.UP and self._silent_s >= self._limits.hang_s:
@@ -250,9 +250,9 @@ class SupervisedTask:
         )
 
     def _end(self) -> None:
-        patience_s = self._limits.stack_grace_s if self.phase is TaskPhase.HUNG else self._limits.stop_s
+        grace_s = self._limits.stack_grace_s if self.phase is TaskPhase.HUNG else self._limits.stop_s
         self.phase = TaskPhase.ENDING
-        self._act_at_s = self._clock.monotonic_s() + patience_s
+        self._act_at_s = self._clock.monotonic_s() + grace_s
         self._send_command(TaskCommand.STOP)
         assert self._process is not None
         self._process.signal(signal.SIGTERM)  # a task that is starting does not read commands yet
@@ -261,7 +261,7 @@ class SupervisedTask:
         assert self._process is not None
         self._process.send(encode_command(command))
 
-    def _hear(self, line: bytes, now_s: float) -> None:
+    def _read_report(self, line: bytes, now_s: float) -> None:
         try:
             status = load_task(line)
         except ValueError as error:
@@ -273,7 +273,7 @@ class SupervisedTask:
         if self._delays is not None and now_s - self._started_s >= SETTLED_AFTER_S:
             self._delays = None
         self.status = replace(status, number=self.number)
-        self._heard(self.status)
+        self._on_status(self.status)
 
     def _hangs(self, process: ProcessHandle, now_s: float) -> None:
         self._events.error("task hangs; replacing it", silent_s=round(self._silent_s, 1), pid=process.pid)

@@ -47,14 +47,14 @@ GONE_AFTER_MS: Final = 90_000
 _AT_MOST_EVERY_S: Final = 5.0
 _URGENT_AFTER_S: Final = 1.0
 _AT_LEAST_EVERY_S: Final = 30.0
-_SWEEP_EVERY_S: Final = 30.0
+_REMOVE_EVERY_S: Final = 30.0
 _LOOK_AGAIN_S: Final = 1.0
 _READERS: Final = 8
 _TRIES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _KnownWorker:
     etag: str
     status: WorkerStatus
 
@@ -93,9 +93,9 @@ class WorkerRegistry:
         self._etag: str | None = None
         self._written: WorkerStatus | None = None
         self._written_s = 0.0
-        self._swept_s: float | None = None
+        self._removed_s: float | None = None
         self._lock = threading.Lock()
-        self._others: dict[str, _Seen] = {}
+        self._others: dict[str, _KnownWorker] = {}
         self._watched: dict[str, _Watched] = {}
         self._listed_s: float | None = None
         self._looked_s: float | None = None
@@ -115,9 +115,9 @@ class WorkerRegistry:
             self._document.change(take_slot(self.worker_id))
             self._write_now(status())
         now_s = self._clock.monotonic_s()
-        if self._swept_s is None or now_s - self._swept_s >= _SWEEP_EVERY_S:
-            self._sweep()
-            self._swept_s = now_s
+        if self._removed_s is None or now_s - self._removed_s >= _REMOVE_EVERY_S:
+            self._remove_gone()
+            self._removed_s = now_s
 
     def others(self, *, fresh: bool = False) -> Sequence[WorkerStatus]:
         """Return the other live workers, by id. The list is at most a second old, or read now if `fresh`.
@@ -232,10 +232,10 @@ class WorkerRegistry:
             age_ms = min(age_ms, round((now_s - self._listed_s) * 1000))
         return _Watched(info.etag, age_ms, now_s)
 
-    def _read(self, key: str) -> _Seen | None:
+    def _read(self, key: str) -> _KnownWorker | None:
         try:
             blob = self._store.get(key, DOCUMENT_BYTES_MAX)
-            return _Seen(blob.etag, load_worker(orjson.dumps(orjson.loads(blob.data)["status"])))
+            return _KnownWorker(blob.etag, load_worker(orjson.dumps(orjson.loads(blob.data)["status"])))
         except ObjectNotFound:
             return None
         # Written by a newer version during an upgrade, or not by a worker.
@@ -243,7 +243,7 @@ class WorkerRegistry:
             self._events.warning("worker status unreadable", key=key, error=repr(error))
             return None
 
-    def _sweep(self) -> None:
+    def _remove_gone(self) -> None:
         """Remove workers that are gone: first their objects, then their slots.
 
         The desired state is read before the listing, and a worker writes its status before it takes a slot. So a worker

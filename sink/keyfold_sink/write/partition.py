@@ -97,7 +97,12 @@ class PartitionWriter:
     """The writer of one partition under one claimed epoch."""
 
     def __init__(
-        self, session: SinkSession, queue: SerialQueue, retry: QueueRetry, policy: RollPolicy, tools: WriterResources
+        self,
+        session: SinkSession,
+        queue: SerialQueue,
+        retry: QueueRetry,
+        policy: RollPolicy,
+        resources: WriterResources,
     ) -> None:
         self.key: TopicPartitionKey = (session.place.topic, session.place.partition)
         self.position = session.manifest.next_offset
@@ -105,12 +110,12 @@ class PartitionWriter:
         self._queue = queue
         self._retry = retry
         self._policy = policy
-        self._tools = tools
+        self._resources = resources
         self._open: _Open | None = None
         self._base_offset = self.position
         self._skips = Skips()
         self._held_bytes = 0
-        self._in_flight = InFlight(tools.in_flight)
+        self._in_flight = InFlight(resources.in_flight)
         self._hole_since_s: float | None = None
         self._undurable: deque[_Undurable] = deque()
 
@@ -157,7 +162,7 @@ class PartitionWriter:
         """Append records, without those below `position`. Roll whenever a limit is reached."""
         begin = 0 if batch.offsets[0] >= self.position else bisect_left(batch.offsets, self.position)
         if begin < len(batch):
-            self._tools.meter.sent(len(batch) - begin)
+            self._resources.meter.sent(len(batch) - begin)
         while begin < len(batch):
             opened = self._open or self._begin(batch.timestamps[begin])
             end = begin + self._policy.records_until_check(opened.writer.record_count, mean_record_bytes)
@@ -188,18 +193,18 @@ class PartitionWriter:
 
     def _await_commit(self) -> None:
         if self._hole_since_s is None:
-            self._hole_since_s = self._tools.clock.monotonic_s()
+            self._hole_since_s = self._resources.clock.monotonic_s()
 
     def roll_if_due(self) -> None:
         """Finish the segment if one of its limits is reached; `segment.ms` also applies to a gap without records."""
         opened = self._open
         if opened is None:
             since_s = self._hole_since_s
-            if since_s is not None and self._policy.is_late(since_s, self._tools.clock.monotonic_s()):
+            if since_s is not None and self._policy.is_late(since_s, self._resources.clock.monotonic_s()):
                 self.roll(RollReason.TIME)
             return
         fill = SegmentFill(opened.writer.record_count, opened.writer.size_bytes, opened.opened_s)
-        reason = self._policy.due(fill, self._tools.clock.monotonic_s())
+        reason = self._policy.due(fill, self._resources.clock.monotonic_s())
         if reason is not None:
             self.roll(reason)
 
@@ -216,12 +221,12 @@ class PartitionWriter:
         if opened is not None:
             self._undurable.append(_Undurable(position, opened.first_timestamp_ms, opened.opened_s))
         records = 0 if opened is None else opened.writer.record_count
-        rolled_s = self._tools.meter.rolled(reason, records)
+        rolled_s = self._resources.meter.rolled(reason, records)
         self._in_flight.add(held_bytes)
 
         def at_end() -> None:
             self._in_flight.add(-held_bytes)
-            self._tools.meter.in_flight(-records)
+            self._resources.meter.in_flight(-records)
 
         self._queue.submit(
             lambda: self._commit(opened, base_offset, position, gaps, deliveries, reason, rolled_s), at_end
@@ -245,9 +250,9 @@ class PartitionWriter:
         session = self._session
         name = session.new_name(self._base_offset)
         self._open = _Open(
-            SegmentWriter(sync_marker=session.manifest.sync_marker, codec=self._tools.codec),
-            SegmentUpload(self._tools.store, session.place, name, self._retry),
-            self._tools.clock.monotonic_s(),
+            SegmentWriter(sync_marker=session.manifest.sync_marker, codec=self._resources.codec),
+            SegmentUpload(self._resources.store, session.place, name, self._retry),
+            self._resources.clock.monotonic_s(),
             self._base_offset,
             first_timestamp_ms,
         )
@@ -294,8 +299,8 @@ class PartitionWriter:
             self._retry.repeat(
                 lambda: self._session.append(entry, leader_epoch=opened.leader_epoch, gaps=gaps, settings=settings)
             )
-        self._tools.meter.committed(entry, rolled_s)
-        self._tools.report(Committed(self.key, next_offset, record_count, size_bytes, reason))
+        self._resources.meter.committed(entry, rolled_s)
+        self._resources.report(Committed(self.key, next_offset, record_count, size_bytes, reason))
         if gone is not None:
             # Not raised: the jobs behind this one, and the open segment, have records of the same topic.
             self._queue.report_error(gone)
@@ -317,7 +322,7 @@ class PartitionWriter:
         """Raise if the topic was replaced. If it is gone, return the error: records read from it may be committed."""
         topic = self.key[0]
         try:
-            topic_id = self._retry.repeat_after(TopicGone, lambda: self._tools.source.topic_id(topic), attempts)
+            topic_id = self._retry.repeat_after(TopicGone, lambda: self._resources.source.topic_id(topic), attempts)
         except TopicGone as error:
             return error
         check_identity(self._session.manifest, topic_id=topic_id, cluster_id="")
@@ -326,7 +331,7 @@ class PartitionWriter:
     def _settings(self) -> Mapping[str, str] | None:
         """Return the topic's settings, or those in the manifest if Kafka does not return them."""
         try:
-            return self._retry.repeat(lambda: self._tools.source.settings(self.key[0])) or None
+            return self._retry.repeat(lambda: self._resources.source.settings(self.key[0])) or None
         except TopicGone:
             return None
 

@@ -234,7 +234,7 @@ def test_every_option_has_a_description() -> None:
 
 
 class Shown(StoreOptions):
-    """Return options with values of every kind that must be hidden."""
+    """Options with values of every kind that must be hidden."""
 
     name: str = option("name", doc="Name.")
     token: SecretStr | None = option("rest.token", None, doc="A secret.")

@@ -46,7 +46,7 @@ class Strict(FaultyStore):
 
 @pytest.fixture
 def make() -> Iterator[MakeRig]:
-    with rigs(TaskTimings(commit_patience_s=0.1)) as build:
+    with rigs(TaskTimings(commit_timeout_s=0.1)) as build:
         yield build
 
 

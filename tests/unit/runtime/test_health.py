@@ -139,7 +139,7 @@ def test_a_stopping_process_is_alive_and_not_ready(clock: ManualClock) -> None:
 # What a store says
 
 
-class Heard:
+class Observed:
     """What a store's observer was told."""
 
     def __init__(self) -> None:
@@ -153,12 +153,12 @@ class Heard:
 
 
 def test_every_store_call_is_observed_and_passed_through(clock: ManualClock) -> None:
-    heard = Heard()
+    observed = Observed()
     inner = MemoryStore(clock=clock)
-    store = ObservedStore(inner, heard)
+    store = ObservedStore(inner, observed)
     assert store.url == inner.url
     store.put("a/b", b"12345", Create())
-    assert heard.said == ["answered"]
+    assert observed.said == ["answered"]
     assert store.get("a/b").data == b"12345"
     assert store.get_range("a/b", 1, 2) == b"23"
     assert store.head("a/b").size_bytes == 5
@@ -170,7 +170,7 @@ def test_every_store_call_is_observed_and_passed_through(clock: ManualClock) -> 
     store.abort_upload(unfinished.key, unfinished.upload_id)
     upload.abort()
     store.delete("a/b")
-    assert heard.said == ["answered"] * 11
+    assert observed.said == ["answered"] * 11
 
 
 @pytest.mark.parametrize("error", [ObjectNotFound, AccessDenied])
@@ -179,24 +179,24 @@ def test_a_refusal_counts_as_an_answer(error: type[ObjectNotFound | AccessDenied
         def head(self, key: str) -> Any:
             raise error(key, "no")
 
-    heard = Heard()
+    observed = Observed()
     with pytest.raises(error):
-        ObservedStore(Refusing(), heard).head("a")
-    assert heard.said == ["answered"]
+        ObservedStore(Refusing(), observed).head("a")
+    assert observed.said == ["answered"]
 
 
 def test_a_missing_answer_is_observed_also_in_the_middle_of_a_listing(clock: ManualClock) -> None:
     inner = MemoryStore(clock=clock)
     inner.put("a", b"", Create())
     faulty = FaultyStore(inner, [Fault(lambda _: True, FaultKind.UNAVAILABLE, times=10**9)])
-    heard = Heard()
-    store = ObservedStore(faulty, heard)
+    observed = Observed()
+    store = ObservedStore(faulty, observed)
     with pytest.raises(StoreUnavailable):
         store.get("a")
     with pytest.raises(StoreUnavailable):
         list(store.list(""))
-    assert len(heard.said) == 2
-    assert "answered" not in heard.said
+    assert len(observed.said) == 2
+    assert "answered" not in observed.said
 
 
 def test_a_missing_bucket_counts_as_no_answer() -> None:
@@ -204,10 +204,10 @@ def test_a_missing_bucket_counts_as_no_answer() -> None:
         def get(self, key: str, max_bytes: int | None = None) -> Any:
             raise BucketMissing(key, "no such bucket")
 
-    heard = Heard()
+    observed = Observed()
     with pytest.raises(BucketMissing):
-        ObservedStore(Missing(), heard).get("a")
-    assert heard.said == ["`a`: no such bucket"]
+        ObservedStore(Missing(), observed).get("a")
+    assert observed.said == ["`a`: no such bucket"]
 
 
 # Over HTTP

@@ -116,7 +116,7 @@ def test_an_error_of_sending_is_raised_and_nothing_is_sent_after_it() -> None:
 
 
 def job(store: MemoryStore) -> tuple[UnitJob, dict[MaskKey, bytes]]:
-    """Three segments of 6 MiB, of which every third record is removed."""
+    """Return a rewrite of three segments of 6 MiB, of which every third record is removed."""
     sink, random = Sink.open(store), Random(1)
     for number in range(3):
         batch = [record(number * 96 + i, f"key-{i}", random.randbytes(65_536)) for i in range(96)]

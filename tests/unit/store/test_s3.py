@@ -372,7 +372,7 @@ def test_amazon_is_addressed_by_the_buckets_host(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("AWS_REGION", "eu-central-1")
     store = S3Store("bkt", access_key_id="k", secret_access_key="s")
     assert store.location.endpoint_url is None
-    url = store._patient.generate_presigned_url("get_object", Params={"Bucket": "bkt", "Key": "k"})
+    url = store._retrying.generate_presigned_url("get_object", Params={"Bucket": "bkt", "Key": "k"})
     assert url.startswith("https://bkt.s3.")
     store.close()
 

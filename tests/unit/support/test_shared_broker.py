@@ -29,7 +29,7 @@ class Pretended:
 
 
 @dataclass(slots=True)
-class Kept:
+class RunningBroker:
     broker: Pretended
     folder: Path
     keeper: threading.Thread
@@ -40,37 +40,37 @@ class Kept:
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Iterator[Kept]:
+def running(tmp_path: Path) -> Iterator[RunningBroker]:
     broker = Pretended(1, tmp_path / "data")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         (tmp_path / "broker.port").write_text(str(listener.getsockname()[1]))
         keeper = threading.Thread(target=keep, args=(cast("KafkaBroker", broker), listener))
         keeper.start()
-        yield Kept(broker, tmp_path, keeper)
+        yield RunningBroker(broker, tmp_path, keeper)
         keeper.join(60)
 
 
-def test_users_share_one_broker_and_the_last_one_ends_it(kept: Kept) -> None:
-    with SharedBroker(kept.folder) as one:
-        with SharedBroker(kept.folder) as two:
-            assert (one.port, one.folder) == (two.port, two.folder) == (1, kept.broker.folder)
-        assert not kept.broker.is_over.is_set()
-        with SharedBroker(kept.folder):
+def test_users_share_one_broker_and_the_last_one_ends_it(running: RunningBroker) -> None:
+    with SharedBroker(running.folder) as one:
+        with SharedBroker(running.folder) as two:
+            assert (one.port, one.folder) == (two.port, two.folder) == (1, running.broker.folder)
+        assert not running.broker.is_over.is_set()
+        with SharedBroker(running.folder):
             pass
-        assert not kept.broker.is_over.is_set()
-    assert kept.broker.is_over.is_set()
-    assert kept.ended()
+        assert not running.broker.is_over.is_set()
+    assert running.broker.is_over.is_set()
+    assert running.ended()
 
 
-def test_a_dead_user_does_not_count(kept: Kept) -> None:
-    with socket.create_connection(("127.0.0.1", int((kept.folder / "broker.port").read_text()))) as line:
+def test_a_dead_user_does_not_count(running: RunningBroker) -> None:
+    with socket.create_connection(("127.0.0.1", int((running.folder / "broker.port").read_text()))) as line:
         assert line.recv(1) == b"{"
-        assert not kept.broker.is_over.is_set()
-    assert kept.ended()
+        assert not running.broker.is_over.is_set()
+    assert running.ended()
 
 
-def test_the_pid_of_a_shared_broker_is_not_available(kept: Kept) -> None:
-    with SharedBroker(kept.folder) as shared, pytest.raises(KeyfoldError, match="private_broker"):
+def test_the_pid_of_a_shared_broker_is_not_available(running: RunningBroker) -> None:
+    with SharedBroker(running.folder) as shared, pytest.raises(KeyfoldError, match="private_broker"):
         _ = shared.pid
 
 

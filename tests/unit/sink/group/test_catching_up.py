@@ -76,7 +76,7 @@ def test_the_transaction_limit_does_not_run_while_other_work_is_left(make: MakeR
     rig.kafka.tell("on_assign", T0)
     rig.until(lambda: rig.next_offset() == 5)
     for _ in range(3):
-        rig.heard()
+        rig.wait_for_report()
     assert not rig.kafka.closed
     rig.kafka.tell("on_assign", T1)
     wait_for(lambda: rig.error is not None, 60, "it ends")

@@ -204,8 +204,8 @@ def test_a_task_can_be_stopped_at_every_stage(make: MakeRig) -> None:
 
             return call
 
-    impatient = TaskTimings(commit_patience_s=0.1)  # a call to the store ends by itself, and the task waits for that
-    loading = make(cast("ObjectStore", Away()), timings=impatient, task__shutdown__graceful__timeout__ms="500")
+    brief = TaskTimings(commit_timeout_s=0.1)  # a call to the store ends by itself, and the task waits for that
+    loading = make(cast("ObjectStore", Away()), timings=brief, task__shutdown__graceful__timeout__ms="500")
     loading.kafka.tell("on_assign", T0)
     confirming = make(task__shutdown__graceful__timeout__ms="500")
     confirming.kafka.refuse = lambda _offset: KafkaError(KafkaError.REBALANCE_IN_PROGRESS)

@@ -22,7 +22,7 @@ from keyfold_sink.validate.producer import ensure_topic, open_producer
 # A port at which nobody is; each client then has an error a second to tell, and at this level much more.
 LOUD = {"log_level": "7", "debug": "broker"}
 NOBODY = "127.0.0.1:1"
-IMPATIENT_S = 0.5
+SHORT_TIMEOUT_S = 0.5
 
 
 def options(loud: dict[str, str]) -> SinkOptions:
@@ -48,17 +48,17 @@ def produce(loud: dict[str, str]) -> None:
 
 def make_topic(loud: dict[str, str]) -> None:
     with pytest.raises(SourceUnavailable):
-        ensure_topic(options(loud).admin_settings, "dead", 1, BrokerContact(SystemClock()), IMPATIENT_S)
+        ensure_topic(options(loud).admin_settings, "dead", 1, BrokerContact(SystemClock()), SHORT_TIMEOUT_S)
 
 
 def ask(loud: dict[str, str]) -> None:
-    source = AdminSource(admin_config(options(loud)), SystemClock(), IMPATIENT_S)
+    source = AdminSource(admin_config(options(loud)), SystemClock(), SHORT_TIMEOUT_S)
     with pytest.raises(SourceUnavailable):
         source.topics()
 
 
 def check(loud: dict[str, str]) -> None:
-    found = next(check_connections(options(loud), SystemClock(), Random(), timeout_s=IMPATIENT_S))
+    found = next(check_connections(options(loud), SystemClock(), Random(), timeout_s=SHORT_TIMEOUT_S))
     assert found.key == "bootstrap.servers"
 
 

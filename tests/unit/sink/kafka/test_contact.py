@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from keyfold.runtime.clock import ManualClock
-from keyfold_sink.kafka.contact import PATIENCE_AT_FIRST_S, PATIENCE_S, BrokerContact, why_refused
+from keyfold_sink.kafka.contact import REFUSAL_LASTS_AT_FIRST_S, REFUSAL_LASTS_S, BrokerContact, why_refused
 
 LOGIN = KafkaError(KafkaError._AUTHENTICATION, "sasl_plaintext://h:1/1: SASL SCRAM-SHA-256 mechanism handshake failed")
 AWAY = KafkaError(KafkaError._TRANSPORT, "h:1/1: Connect to ipv4#127.0.0.1:1 failed: Connection refused")
@@ -63,9 +63,9 @@ def test_a_refusal_is_believed_when_it_lasts() -> None:
     contact.on_error(LOGIN)
     assert contact.refusal() is not None
     assert contact.believed_refusal() is None
-    clock.sleep(PATIENCE_AT_FIRST_S + 1)
+    clock.sleep(REFUSAL_LASTS_AT_FIRST_S + 1)
     assert contact.believed_refusal() is None  # said once only
-    assert contact.believed_refusal(waited_s=PATIENCE_AT_FIRST_S) is not None
+    assert contact.believed_refusal(waited_s=REFUSAL_LASTS_AT_FIRST_S) is not None
     contact.on_error(LOGIN)
     assert contact.believed_refusal() is not None
 
@@ -75,12 +75,12 @@ def test_brokers_that_have_answered_get_more_time_and_an_answer_clears_the_refus
     contact = BrokerContact(clock)
     contact.answered()
     contact.on_error(LOGIN)
-    clock.sleep(PATIENCE_AT_FIRST_S + 1)
+    clock.sleep(REFUSAL_LASTS_AT_FIRST_S + 1)
     contact.on_error(LOGIN)
     assert contact.believed_refusal() is None
     contact.answered()
     assert contact.refusal() is None
     contact.on_error(LOGIN)
-    clock.sleep(PATIENCE_S)
+    clock.sleep(REFUSAL_LASTS_S)
     contact.on_error(LOGIN)
     assert contact.believed_refusal() is not None

@@ -301,7 +301,7 @@ def test_registry_requests_are_counted_by_result(meter: TaskMeter, error: Except
             return RegisteredSchema(AVRO, "")
 
         def close(self) -> None:
-            """Nothing."""
+            """Do nothing."""
 
     registry = MeteredRegistry(Fake(), meter)
     with pytest.raises(type(error)) if error is not None else contextlib.nullcontext():

@@ -43,7 +43,7 @@ def test_counts_of_read_sent_committed_and_written_records_match_the_log(make: M
     rig.kafka.tell("on_assign", T0, T1)
     rig.until(lambda: rig.runs(T0) and rig.runs(T1) and value(rig, names.SENT) == 320)
     rig.until(lambda: value(rig, names.COMMITTED) == 200)
-    rig.heard()
+    rig.wait_for_report()
     assert value(rig, names.ACTIVE) == 120
     assert value(rig, names.OPEN_SEGMENTS) == 2
     assert value(rig, names.BUFFERED) > 0
@@ -60,7 +60,7 @@ def test_counts_of_read_sent_committed_and_written_records_match_the_log(make: M
     assert value(rig, names.OBJECT_BYTES, "segment") == sum(objects.values()) - indexes
     assert rig.statuses[-1].values["keyfold_sink_flush_seconds_bucket|+Inf"] == 4
     assert (value(rig, names.CLAIMS), value(rig, names.REBALANCES), value(rig, names.REBALANCING)) == (2, 1, 0)
-    assert value(rig, names.ACTIVE) == value(rig, names.OPEN_SEGMENTS) == value(rig, names.LANE_JOBS) == 0
+    assert value(rig, names.ACTIVE) == value(rig, names.OPEN_SEGMENTS) == value(rig, names.QUEUE_JOBS) == 0
     assert value(rig, names.UNSENT_SECONDS) == 0
     assert value(rig, names.BUFFER_LIMIT) > 0
     assert value(rig, names.OFFSETS_COMMITTED) >= 2
@@ -75,7 +75,7 @@ def test_a_fence_and_the_following_reset_are_counted_and_records_are_committed_o
     rival.claim_sink(rival.load())
     rig.kafka.produce(T0, range(5, 10))
     rig.until(lambda: value(rig, names.COMMITTED) == 10)
-    rig.heard()
+    rig.wait_for_report()
     assert (value(rig, names.FENCES), value(rig, names.SET_BACKS, "fenced")) == (1, 1)
     assert value(rig, names.CLAIMS) == 2
     assert (value(rig, names.READ), value(rig, names.SENT)) == (20, 20), "read again, and counted again"
@@ -87,7 +87,7 @@ def test_a_workers_metrics_page_of_a_running_task(make: MakeRig) -> None:
     rig.kafka.produce(T0, range(7))
     rig.kafka.tell("on_assign", T0)
     rig.until(lambda: value(rig, names.SENT) == 7)
-    rig.heard()
+    rig.wait_for_report()
     text = page(rig)
     task = 'connector="s",task="0"'
     assert f"kafka_connect_sink_task_metrics_sink_record_send_total{{{task}}} 7.0" in text
@@ -97,7 +97,7 @@ def test_a_workers_metrics_page_of_a_running_task(make: MakeRig) -> None:
 
 
 class Checks:
-    """Reject values that begin with `!`; those with `?` need a schema that arrives when the test says so."""
+    """Checks that reject values with `!`; those with `?` need a schema that arrives when the test says so."""
 
     def __init__(self) -> None:
         self.known = threading.Event()
@@ -115,7 +115,7 @@ class Checks:
         return not self.known.is_set()
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def page(rig: Rig) -> str:
@@ -150,7 +150,7 @@ def test_a_failed_partition_is_named_and_the_other_continues(make: MakeRig) -> N
     rig.kafka.produce(T1, range(5))
     rig.kafka.tell("on_assign", T0, T1)
     rig.until(lambda: rig.says(RunState.FAILED) and value(rig, names.COMMITTED) == 5)
-    rig.heard()
+    rig.wait_for_report()
     text = page(rig)
     assert 'keyfold_sink_partition_failed{connector="s",partition="0",topic="t"} 1.0' in text
     assert 'keyfold_sink_partitions{connector="s",state="FAILED",task="0"} 1.0' in text

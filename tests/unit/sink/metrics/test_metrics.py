@@ -88,7 +88,7 @@ def full(clock: ManualClock) -> list[TaskStatus]:
     for metric in METRICS:
         if (metric.kind == "counter" and metric.subject == TASK and metric.own_labels) or metric is names.HELD:
             meter.count(metric, *(["x"] * len(metric.own_labels)))
-    gauges = (names.BUFFERED, names.IN_FLIGHT, names.BUFFER_LIMIT, names.OPEN_SEGMENTS, names.LANE_JOBS, names.PAUSED)
+    gauges = (names.BUFFERED, names.IN_FLIGHT, names.BUFFER_LIMIT, names.OPEN_SEGMENTS, names.QUEUE_JOBS, names.PAUSED)
     values = meter.values({metric.name: 1.0 for metric in (*gauges, names.UNSENT_SECONDS)})
     now_ms = clock.now_ms()
     partitions = (
@@ -176,7 +176,7 @@ def test_histograms_are_cumulative_and_complete(make: Callable[..., SinkMetrics]
     meter = TaskMeter(clock)
     for seconds in (0.001, 0.2, 0.2, 7.0, 1_000.0):
         meter.observe(names.REQUEST_SECONDS, seconds, "create")
-    metrics.heard(TaskStatus(0, RunState.RUNNING, pid=1, values=meter.values({})))
+    metrics.on_status(TaskStatus(0, RunState.RUNNING, pid=1, values=meter.values({})))
     samples = [s for s in families(metrics)[names.REQUEST_SECONDS.name].samples if s.labels["operation"] == "create"]
     buckets = {sample.labels["le"]: sample.value for sample in samples if sample.name.endswith("_bucket")}
     assert list(buckets) == [*map(str, SECONDS_BOUNDS), "+Inf"]
@@ -203,7 +203,7 @@ def test_concurrent_scrapes_and_reports_do_not_interfere(make: Callable[..., Sin
         try:
             for n in range(200):
                 metrics.observe([] if n % 10 == 0 else tasks, {"hung": n})
-                metrics.heard(tasks[0])
+                metrics.on_status(tasks[0])
         except BaseException as error:  # noqa: BLE001 - told by the test
             failed.append(error)
 

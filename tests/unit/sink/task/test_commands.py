@@ -150,7 +150,7 @@ def paused_over(make: MakeRig, *, pause_ms: int, retention_ms: int, policy: str,
     """Return a task with a compacted topic that was read to 5, paused, and lost 5 to 8; `tail` records follow."""
     rig = make(source__gap__policy=policy)
     settings = {"cleanup.policy": "compact", "delete.retention.ms": str(retention_ms)}
-    rig.task._tools.source.settings = lambda _topic: settings  # type: ignore[method-assign,assignment]
+    rig.task._resources.source.settings = lambda _topic: settings  # type: ignore[method-assign,assignment]
     rig.kafka.produce(T0, range(5))
     rig.kafka.tell("on_assign", T0)
     rig.until(lambda: rig.kafka.handed_over[T0] == 5)
@@ -204,7 +204,7 @@ def test_a_pause_within_the_retention_of_tombstones_is_no_gap(make: MakeRig) -> 
 
 
 class Two:
-    """Return a group with two partitions that are fetched."""
+    """A group with two partitions that are fetched."""
 
     def __init__(self, pool: ThreadPoolExecutor) -> None:
         self.kafka = FakeConsumer()

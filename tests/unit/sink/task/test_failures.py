@@ -71,7 +71,7 @@ def test_each_error_has_the_scope_of_its_cause(error: BaseException, expected: E
 
 
 def lose_manifest(rig: Rig, key: Key) -> None:
-    """Without its manifest nobody may continue a log that has segments."""
+    """Delete the manifest: nobody may continue a log that has only segments."""
     place = Place("topics", *key)
     rig.store.put(place.key("00000000000000000000-00000001-s0000000000000000.avro"), b"x", Create())
 
@@ -148,7 +148,7 @@ def test_records_before_the_failure_are_committed(make: MakeRig) -> None:
     owner = rig.task._group.assigned[T0]
     rig.kafka.inject(T0, KafkaError.TOPIC_AUTHORIZATION_FAILED)
     rig.until(lambda: rig.says(RunState.FAILED) and rig.next_offset() == 5 and owner.queue.idle)
-    rig.heard()
+    rig.wait_for_report()
     status = rig.status()
     assert status is not None
     assert status.next_offset == 5
@@ -178,7 +178,7 @@ def test_an_error_of_the_whole_task_ends_it(make: MakeRig, error: KeyfoldError) 
     def refuse(*_arguments: Any) -> Any:
         raise error
 
-    rig.task._tools.source.facts = refuse  # type: ignore[method-assign,assignment]
+    rig.task._resources.source.facts = refuse  # type: ignore[method-assign,assignment]
     rig.kafka.tell("on_assign", T0)
     deadline_s = time.monotonic() + 60
     while rig.error is None and time.monotonic() < deadline_s:
@@ -190,7 +190,7 @@ def test_an_error_of_the_whole_task_ends_it(make: MakeRig, error: KeyfoldError) 
 def test_a_deleted_topic_fails_only_its_partitions(make: MakeRig) -> None:
     rig = make(segment__ms="100")
     rig.kafka.produce(T1, range(3))
-    source = cast("FakeSource", rig.task._tools.source)
+    source = cast("FakeSource", rig.task._resources.source)
     facts = source.facts
 
     def gone(topic: str, partition: int) -> SourceFacts:
@@ -218,7 +218,7 @@ def test_records_read_before_a_topic_is_deleted_are_committed(make: MakeRig, cod
         raise TopicGone("the topic is gone")
 
     for name in ("facts", "topic_id", "settings"):
-        setattr(rig.task._tools.source, name, gone)
+        setattr(rig.task._resources.source, name, gone)
     rig.kafka.inject(T0, code)
     rig.until(lambda: rig.says(RunState.FAILED))
     assert rig.next_offset() == 5
@@ -232,7 +232,7 @@ def test_a_deleted_topic_leaves_no_uncommitted_segment(make: MakeRig) -> None:
     def gone(topic: str) -> str:
         raise TopicGone(f"{topic}: the topic is gone")
 
-    rig.task._tools.source.topic_id = gone  # type: ignore[method-assign]
+    rig.task._resources.source.topic_id = gone  # type: ignore[method-assign]
     rig.kafka.produce(T0, range(12))
     rig.kafka.tell("on_assign", T0)
     rig.until(lambda: rig.says(RunState.FAILED))
@@ -240,7 +240,7 @@ def test_a_deleted_topic_leaves_no_uncommitted_segment(make: MakeRig) -> None:
     rig.until(lambda: owner.queue.idle)
     assert [record.offset for record in read_segments(rig.store, *T0)] == list(range(12))
     assert rig.next_offset() == 12
-    rig.heard()
+    rig.wait_for_report()
     status = rig.status()
     assert status is not None
     assert "the topic is gone" in status.error
@@ -251,9 +251,9 @@ def reports_gone(rig: Rig) -> FakeSource:
     rig.kafka.produce(T0, range(5))
     rig.kafka.tell("on_assign", T0)
     rig.until(lambda: rig.next_offset() == 5)
-    rig.heard()
+    rig.wait_for_report()
     rig.kafka.say(KafkaError.UNKNOWN_TOPIC_OR_PART, "t [0]: topic does not exist")
-    return cast("FakeSource", rig.task._tools.source)
+    return cast("FakeSource", rig.task._resources.source)
 
 
 def test_a_topic_deleted_while_idle_fails_its_partitions(make: MakeRig) -> None:
@@ -299,7 +299,7 @@ def test_a_right_revoked_while_idle_fails_nothing(make: MakeRig) -> None:
     source = reports_gone(rig)
     source.topic_id = refuse  # type: ignore[method-assign]
     rig.until(lambda: bool(asked))
-    rig.heard()
+    rig.wait_for_report()
     del source.topic_id
     rig.kafka.produce(T0, range(5, 8))
     rig.until(lambda: rig.next_offset() == 8)

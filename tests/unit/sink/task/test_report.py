@@ -25,7 +25,7 @@ from keyfold_sink.write.partition_health import PartitionHealth
 from tests.support.clocks import BOTH_WAYS, SkewedClock
 from tests.support.sink_rig import T0, T1, MakeRig, rigs
 
-QUICK = TaskTimings(commit_patience_s=0.1)
+QUICK = TaskTimings(commit_timeout_s=0.1)
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_a_task_that_cannot_claim_its_partitions_is_not_running_and_has_the_reas
     assert status.next_offset == status.position == UNKNOWN
     store._chaos = None
     rig.until(lambda: rig.says(RunState.RUNNING))
-    rig.heard()
+    rig.wait_for_report()
     status = rig.status()
     assert status is not None
     assert status.blocked_ms == UNKNOWN
@@ -104,7 +104,7 @@ def test_idle_and_blocked_partitions_are_distinguished(make: MakeRig) -> None:
     rig.kafka.produce(T0, range(1000, 1005))
     rig.kafka.tell("on_assign", T0, T1)
     rig.until(lambda: (status := rig.status()) is not None and status.next_offset == 1005)
-    rig.heard()
+    rig.wait_for_report()
     idle = rig.status()
     assert idle is not None
     assert (idle.state, idle.lag_records, idle.oldest_record_ms, idle.blocked_ms) == (
@@ -117,7 +117,7 @@ def test_idle_and_blocked_partitions_are_distinguished(make: MakeRig) -> None:
     away(store)
     rig.kafka.produce(T0, range(1005, 1010))
     rig.until(lambda: (status := rig.status()) is not None and status.blocked_ms > 0)
-    rig.heard()
+    rig.wait_for_report()
     blocked = rig.status()
     assert blocked is not None
     assert blocked.state is RunState.RUNNING
@@ -130,7 +130,7 @@ def test_idle_and_blocked_partitions_are_distinguished(make: MakeRig) -> None:
     assert other.blocked_ms == UNKNOWN
     store._chaos = None
     rig.until(lambda: (status := rig.status()) is not None and status.next_offset == 1010)
-    rig.heard()
+    rig.wait_for_report()
     after = rig.status()
     assert after is not None
     assert (after.blocked_ms, after.oldest_record_ms) == (UNKNOWN, UNKNOWN)

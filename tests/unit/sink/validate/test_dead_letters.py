@@ -15,7 +15,7 @@ from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import Fault, FaultKind, FaultyStore, SimulatedCrash
 from keyfold_sink.group.assignment import PauseReason
 from keyfold_sink.validate.convert.api import ConnectStage
-from keyfold_sink.validate.dead_letter import DeadLetterOrigin, InvalidRecord, letter
+from keyfold_sink.validate.dead_letter import DeadLetterOrigin, InvalidRecord, build_dead_letter
 from keyfold_sink.validate.dead_letter_topic import DeadLetterRefused
 from tests.support.sink_validation import (
     CONVERTER,
@@ -56,7 +56,7 @@ def wait_until(rig: ValidationRig, offset: int) -> None:
 
 
 def test_a_dead_letter_is_the_record_with_connects_headers_appended() -> None:
-    made = letter(("t", 3), failure(), DeadLetterOrigin("sink", 5, context=True))
+    made = build_dead_letter(("t", 3), failure(), DeadLetterOrigin("sink", 5, context=True))
     assert (made.offset, made.timestamp, made.key, made.value) == (42, 7, b"\xff", b"\x00")
     exception = b"org.apache.kafka.connect.errors.DataException"
     assert made.headers == [
@@ -76,13 +76,16 @@ def test_a_dead_letter_is_the_record_with_connects_headers_appended() -> None:
 
 
 def test_a_dead_letter_without_context_is_the_record_alone() -> None:
-    assert letter(("t", 3), failure(), DeadLetterOrigin("sink", 5, context=False)).headers == [("a", b"1"), ("a", None)]
+    assert build_dead_letter(("t", 3), failure(), DeadLetterOrigin("sink", 5, context=False)).headers == [
+        ("a", b"1"),
+        ("a", None),
+    ]
 
 
 def test_a_header_that_the_record_already_has_is_not_repeated() -> None:
     """A record of another dead letter topic keeps the headers of its first origin, as in Connect."""
     old = [("__connect.errors.topic", b"first"), ("__connect.errors.offset", b"1")]
-    headers = letter(("t", 3), failure(headers=old), DeadLetterOrigin("sink", 5, context=True)).headers
+    headers = build_dead_letter(("t", 3), failure(headers=old), DeadLetterOrigin("sink", 5, context=True)).headers
     assert headers[:2] == old
     assert [name for name, _ in headers].count("__connect.errors.topic") == 1
     assert ("__connect.errors.partition", b"3") in headers

@@ -147,13 +147,13 @@ def test_waiting_records_keep_their_order_and_delay_the_partitions_end(make: Mak
     rig.values(2, b"c", b"!x")
     rig.validation.read_to(rig.owner, 4)  # the partition's end must not pass what was not judged yet
     assert rig.writer.position == 0
-    assert rig.validation.kept_bytes > 0
+    assert rig.validation.waiting_bytes > 0
     assert rig.commit().next_offset == 0
     rig.validation.resume_waiting()
     assert checks.judged == 1
     checks.answer()
     rig.validation.resume_waiting()
-    assert rig.validation.kept_bytes == 0
+    assert rig.validation.waiting_bytes == 0
     assert rig.commit().next_offset == 4
     assert offsets(rig) == [0, 1, 2]
     rig.values(4, b"d")
@@ -194,7 +194,7 @@ def test_waiting_records_are_dropped_with_their_attempt(make: MakeValidationRig)
     rig.claim()
     checks.answer()
     rig.validation.resume_waiting()
-    assert rig.validation.kept_bytes == rig.writer.position == 0
+    assert rig.validation.waiting_bytes == rig.writer.position == 0
     rig.values(0, b"?a")
     assert rig.commit().next_offset == 1
 
@@ -211,7 +211,7 @@ def test_a_registry_error_fails_the_partition_at_any_point(make: MakeValidationR
     checks.answer()
     rig.validation.resume_waiting()
     assert [str(error) for error in rig.failures] == ["later"]
-    assert rig.validation.kept_bytes == 0
+    assert rig.validation.waiting_bytes == 0
 
 
 # Header names that are not UTF-8

@@ -246,8 +246,8 @@ def test_an_error_not_caused_by_a_record_is_raised_once_and_then_retried() -> No
 
 def test_hundreds_of_unknown_ids_are_requested_concurrently() -> None:
     """Bytes that were never Avro may also begin with a 0 and name any id."""
-    patient = {"http.read.timeout.ms": "5000"}
-    with StubRegistry() as registry, opened(registry.url, more=patient, timings=SchemaTimings()) as checks:
+    slow = {"http.read.timeout.ms": "5000"}
+    with StubRegistry() as registry, opened(registry.url, more=slow, timings=SchemaTimings()) as checks:
         number = registry.register("s", "int")
         column = [b"\0" + (n * 7919 + 100).to_bytes(4) + b"x" for n in range(300)]
         with pytest.raises(SchemasPending):

@@ -24,7 +24,7 @@ CONTEXT = {"errors__deadletterqueue__context__headers__enable": "true"}
 
 
 class Checks:
-    """Reject values that begin with `!`; those with `?` need a schema that arrives when the test says so."""
+    """Checks that reject values with `!`; those with `?` need a schema that arrives when the test says so."""
 
     def __init__(self) -> None:
         self.known = threading.Event()
@@ -116,9 +116,9 @@ def test_a_partition_revoked_while_it_waits_is_read_again(make: MakeRig) -> None
     rig = make(checks=checks, segment__ms="100")
     rig.kafka.produce(T0, range(5), b"?")
     rig.kafka.tell("on_assign", T0)
-    rig.until(lambda: rig.task._validation.kept_bytes > 0)
+    rig.until(lambda: rig.task._validation.waiting_bytes > 0)
     rig.kafka.tell("on_revoke", T0)
-    rig.until(lambda: rig.task._validation.kept_bytes == 0)
+    rig.until(lambda: rig.task._validation.waiting_bytes == 0)
     checks.known.set()
     rig.kafka.tell("on_assign", T0)
     rig.until(lambda: rig.kafka.group_offsets.get(T0) == 5)
@@ -146,6 +146,6 @@ def test_waiting_records_count_against_the_memory_budget(make: MakeRig) -> None:
         rig.kafka.produce(T0, range(begin, begin + 10), b"x" * 100_000)
         time.sleep(0.02)
     assert T0 in rig.kafka.paused
-    assert 4_000_000 < rig.task._validation.kept_bytes < 8_000_000
+    assert 4_000_000 < rig.task._validation.waiting_bytes < 8_000_000
     checks.known.set()
     rig.until(lambda: rig.kafka.group_offsets.get(T0) == 301)

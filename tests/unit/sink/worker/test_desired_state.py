@@ -244,7 +244,7 @@ def test_slots_are_the_lowest_free_ones() -> None:
 
 
 @dataclass
-class Follower:
+class ReadingWorker:
     """A worker that reads the state now and then, and counts what it applies."""
 
     document: DesiredStateDocument
@@ -259,9 +259,9 @@ class Follower:
         except KeyfoldError:
             return
         finally:
-            self.carry_out()
+            self.apply()
 
-    def carry_out(self) -> None:
+    def apply(self) -> None:
         newest = self.document.known
         if newest is None or (self.done is not None and newest.version <= self.done.version):
             return
@@ -294,19 +294,19 @@ class Workers:
 
     def __init__(self, store: MemoryStore) -> None:
         self.faulties = [FaultyStore(store) for _ in range(3)]
-        self.followers = [
-            Follower(document(faulty, seed), f"worker {seed}") for seed, faulty in enumerate(self.faulties)
+        self.workers = [
+            ReadingWorker(document(faulty, seed), f"worker {seed}") for seed, faulty in enumerate(self.faulties)
         ]
         self.asked: list[str] = []
 
     def act(self, at: int, what: str) -> None:
-        follower = self.followers[at]
+        worker = self.workers[at]
         if what == "look":
-            follower.look()
+            worker.look()
         else:
-            follower.document.change(CHANGES[what])  # one fault is always overcome
+            worker.document.change(CHANGES[what])  # one fault is always overcome
             self.asked.append(what)
-            follower.carry_out()
+            worker.apply()
 
     def interrupted(self, at: int, what: str, between: list[tuple[int, str] | None]) -> None:
         """Let one worker act, and the others before each of its calls."""
@@ -332,25 +332,25 @@ def test_every_worker_reaches_the_newest_state_and_applies_each_request_once(
     store = MemoryStore(clock=ManualClock(), content_etags=content_etags)
     store.put(KEY, encode(DesiredState()), Create())
     workers = Workers(store)
-    for follower in workers.followers:
-        follower.look()
+    for worker in workers.workers:
+        worker.look()
     for (at, what), kind, lands_after, between in steps:
         if kind is not None:
             workers.faulties[at].add(Fault(is_put, kind, lands_after=lands_after))
         workers.interrupted(at, what, between)
     for faulty in workers.faulties:
         faulty.land()
-    for follower in workers.followers:
-        follower.look()
+    for worker in workers.workers:
+        worker.look()
     newest = document(store).refresh()
     assert newest.flushes == workers.asked.count("flush")
     assert newest.restart_number == workers.asked.count("restart all") + workers.asked.count("restart one")
-    for follower in workers.followers:
-        assert follower.done == newest
-        assert follower.flushes <= newest.flushes
-        assert (follower.flushes > 0) == (newest.flushes > 0)
-        mine = [r.number for r in newest.restarts if r.scope is RestartScope.ALL or r.worker_id == follower.name]
-        assert follower.restarts == mine
+    for worker in workers.workers:
+        assert worker.done == newest
+        assert worker.flushes <= newest.flushes
+        assert (worker.flushes > 0) == (newest.flushes > 0)
+        mine = [r.number for r in newest.restarts if r.scope is RestartScope.ALL or r.worker_id == worker.name]
+        assert worker.restarts == mine
     if not any(between for *_, between in steps):
         states = [what for what in workers.asked if what in {"pause", "resume", "stop"}]
         wanted = {"pause": RunState.PAUSED, "resume": RunState.RUNNING, "stop": RunState.STOPPED}

@@ -131,7 +131,7 @@ def test_only_effective_levels_are_sent_to_later_tasks() -> None:
 def test_a_task_sets_the_level_and_continues_to_follow_commands() -> None:
     child = event_log.get_logger(f"{LOGGER}.child")
     child.debug("made")
-    orders_fd, ours = os.pipe()
+    commands_fd, ours = os.pipe()
     given: list[TaskCommand] = []
     ended = threading.Event()
 
@@ -141,7 +141,7 @@ def test_a_task_sets_the_level_and_continues_to_follow_commands() -> None:
             ended.set()
 
     try:
-        follow_commands(orders_fd, give)
+        follow_commands(commands_fd, give)
         os.write(
             ours,
             encode_level(LOGGER, "ERROR") + encode_level(LOGGER, "LOUD") + b"[]\n" + encode_command(TaskCommand.FLUSH),
@@ -149,6 +149,6 @@ def test_a_task_sets_the_level_and_continues_to_follow_commands() -> None:
     finally:
         os.close(ours)
     assert ended.wait(60)
-    os.close(orders_fd)
+    os.close(commands_fd)
     assert given == [TaskCommand.FLUSH, TaskCommand.STOP]
     assert logging.getLogger(f"{LOGGER}.child").getEffectiveLevel() == logging.ERROR

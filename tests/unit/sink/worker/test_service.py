@@ -93,7 +93,7 @@ def test_a_restart_of_a_task_reaches_its_worker_from_any_worker() -> None:
     a, b = World().workers("a", "b")
     b.tasks.of = (TaskStatus(0, RunState.RUNNING), TaskStatus(1, RunState.FAILED))
     b.turn()
-    a.roll._looked_s = None
+    a.registry._looked_s = None
     a.service.restart_task(3)
     assert b.document.refresh().restarts == (Restart(1, RestartScope.ONE, "b", 1),)
     with pytest.raises(NoSuchTask, match="no worker has a task with id 0"):

@@ -42,14 +42,14 @@ class Ran:
         self.desired = DesiredState(1)
         self.error: BaseException | None = None
         self.stop = threading.Event()
-        self.heard: list[TaskStatus] = []
+        self.on_status: list[TaskStatus] = []
         self.supervisor = Supervisor(
             tasks,
             lambda _number, _paused: TaskProcess([*COMMAND, behaviour], first_line({"name": "users"})),
             limits,
             clock=SystemClock(),
             random=Random(0),
-            heard=self.heard.append,
+            on_status=self.on_status.append,
         )
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -164,7 +164,7 @@ def test_a_failed_task_keeps_its_trace_and_is_restarted_on_request(ran: Run) -> 
     status = one.supervisor.tasks[0]
     assert (status.state, status.trace) == (RunState.FAILED, "no right to the bucket")
     one.ask(desired_state.restart(RestartScope.FAILED))
-    one.until(lambda _status: len(one.heard) == 2)
+    one.until(lambda _status: len(one.on_status) == 2)
     assert one.supervisor.replaced == {"crashed": 0, "hung": 0}
     one.until(lambda _status: one.supervisor.all_failed)
     one.end()
@@ -190,7 +190,7 @@ def test_tasks_blocked_by_open_transactions_have_their_own_exit_code(behaviours:
 
 def test_invalid_lines_hide_no_report(ran: Run) -> None:
     one = ran("garbage")
-    one.until(lambda _status: len(one.heard) >= 10)
+    one.until(lambda _status: len(one.on_status) >= 10)
     assert one.supervisor.replaced == {"crashed": 0, "hung": 0}
 
 

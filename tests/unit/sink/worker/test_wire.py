@@ -52,11 +52,11 @@ def test_lines_are_complete_however_the_bytes_arrive(pieces: list[bytes], data: 
 
 def test_commands_are_passed_on_in_order_and_their_end_means_stop(pipe: tuple[int, int]) -> None:
     read, write = pipe
-    given_orders: list[TaskCommand] = []
+    given_commands: list[TaskCommand] = []
     ended = threading.Event()
 
     def give(command: TaskCommand) -> None:
-        given_orders.append(command)
+        given_commands.append(command)
         if command is TaskCommand.STOP:
             ended.set()
 
@@ -64,7 +64,7 @@ def test_commands_are_passed_on_in_order_and_their_end_means_stop(pipe: tuple[in
     os.write(write, encode_command(TaskCommand.PAUSE) + b"nonsense\n" + encode_command(TaskCommand.FLUSH) + b'{"order"')
     os.close(write)
     assert ended.wait(60)
-    assert given_orders == [TaskCommand.PAUSE, TaskCommand.FLUSH, TaskCommand.STOP]
+    assert given_commands == [TaskCommand.PAUSE, TaskCommand.FLUSH, TaskCommand.STOP]
 
 
 def test_the_last_report_arrives_complete_and_a_slow_reader_misses_only_older_ones(pipe: tuple[int, int]) -> None:

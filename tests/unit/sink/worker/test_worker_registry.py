@@ -50,17 +50,17 @@ class Worker:
         self.faulty = FaultyStore(world.store)
         random = Random(seed)
         self.document = DesiredStateDocument(self.faulty, FOLDER, world.clock, random)
-        self.roll = WorkerRegistry(self.faulty, FOLDER, self.document, name, clock=world.clock, random=random)
+        self.registry = WorkerRegistry(self.faulty, FOLDER, self.document, name, clock=world.clock, random=random)
         self.tasks: tuple[TaskStatus, ...] = (TaskStatus(0, RunState.RUNNING),)
 
     def status(self) -> WorkerStatus:
-        return WorkerStatus(self.roll.worker_id, self.roll.slot, 1, "0.1", 0, self.tasks)
+        return WorkerStatus(self.registry.worker_id, self.registry.slot, 1, "0.1", 0, self.tasks)
 
     def turn(self) -> None:
-        self.roll.update(self.status)
+        self.registry.update(self.status)
 
     def sees(self) -> dict[str, int]:
-        return {worker.worker_id: worker.slot for worker in self.roll.others(fresh=True)}
+        return {worker.worker_id: worker.slot for worker in self.registry.others(fresh=True)}
 
 
 def test_workers_see_each_other_with_distinct_slots() -> None:
@@ -73,7 +73,7 @@ def test_workers_see_each_other_with_distinct_slots() -> None:
         worker.turn()
     assert a.sees() == {"b": 1, "c": 2}
     assert c.sees() == {"a": 0, "b": 1}
-    assert a.roll.slot == 0
+    assert a.registry.slot == 0
 
 
 def test_a_worker_that_leaves_removes_its_object() -> None:
@@ -81,7 +81,7 @@ def test_a_worker_that_leaves_removes_its_object() -> None:
     a, b = world.worker("a"), world.worker("b")
     a.turn()
     b.turn()
-    a.roll.leave()
+    a.registry.leave()
     assert world.objects() == ["orders.json", "workers/b.json"]
     assert b.sees() == {}
     assert world.worker("c").document.refresh().slots == {"b": 1}
@@ -103,7 +103,7 @@ def test_a_killed_worker_is_removed_with_its_object_after_90_seconds() -> None:
     assert world.objects() == ["orders.json", "workers/b.json"]
     c = world.worker("c")
     c.turn()
-    assert c.roll.slot == 0, "the free slot is taken again"
+    assert c.registry.slot == 0, "the free slot is taken again"
 
 
 def test_objects_of_replaced_pods_do_not_accumulate() -> None:
@@ -127,8 +127,8 @@ def test_a_suspended_worker_returns_after_it_was_removed() -> None:
     a.turn()
     world.clock.advance(6000)
     a.turn()
-    assert a.roll.slot != UNKNOWN
-    assert b.sees() == {"a": a.roll.slot}
+    assert a.registry.slot != UNKNOWN
+    assert b.sees() == {"a": a.registry.slot}
 
 
 @pytest.mark.parametrize("by_ms", BOTH_WAYS)
@@ -176,7 +176,7 @@ def test_the_age_of_a_workers_status_grows_although_the_stores_clock_went_back()
     world.store_clock.jump(-HOUR_MS)
     world.clock.advance(45_000)
     assert b.sees() == {"a": 0}
-    assert 43_000 <= b.roll.silent_ms("a") <= 47_000
+    assert 43_000 <= b.registry.silent_ms("a") <= 47_000
 
 
 def test_a_restarted_container_takes_over_its_entry() -> None:
@@ -185,8 +185,8 @@ def test_a_restarted_container_takes_over_its_entry() -> None:
     first.turn()
     again = world.worker("pod-1", seed=2)
     again.turn()
-    assert again.roll.worker_id == "pod-1"
-    assert again.roll.slot == 0
+    assert again.registry.worker_id == "pod-1"
+    assert again.registry.slot == 0
     assert world.objects() == ["orders.json", "workers/pod-1.json"]
 
 
@@ -199,11 +199,11 @@ def test_two_processes_with_the_same_id_are_both_listed() -> None:
         world.clock.advance(31_000)
         first.turn()
         second.turn()
-    assert second.roll.worker_id == "pod-1"
-    assert first.roll.worker_id.startswith("pod-1~")
+    assert second.registry.worker_id == "pod-1"
+    assert first.registry.worker_id.startswith("pod-1~")
     assert first.sees().keys() == {"pod-1"}
-    assert second.sees().keys() == {first.roll.worker_id}
-    assert first.roll.slot != second.roll.slot
+    assert second.sees().keys() == {first.registry.worker_id}
+    assert first.registry.slot != second.registry.slot
 
 
 def writes(faulty: FaultyStore) -> int:
@@ -238,7 +238,7 @@ def test_important_changes_are_written_within_a_second() -> None:
     world.clock.advance(1000)
     a.tasks = (TaskStatus(0, RunState.FAILED, "why"),)
     a.turn()
-    (seen,) = b.roll.others(fresh=True)
+    (seen,) = b.registry.others(fresh=True)
     assert seen.tasks[0].state is RunState.FAILED
 
 
@@ -257,8 +257,8 @@ def test_a_lost_answer_is_recovered_in_the_next_round(kind: FaultKind) -> None:
     with pytest.raises(StoreUnavailable):
         a.turn()
     a.turn()
-    assert a.roll.worker_id == "a"
-    assert b.roll.others(fresh=True)[0].tasks == ()
+    assert a.registry.worker_id == "a"
+    assert b.registry.others(fresh=True)[0].tasks == ()
 
 
 @pytest.mark.parametrize("kind", [FaultKind.LOST_ANSWER, FaultKind.LATE, FaultKind.UNAVAILABLE])
@@ -271,7 +271,7 @@ def test_a_deletion_without_an_answer_is_repeated(kind: FaultKind) -> None:
     a.faulty.add(Fault(lambda call: call.operation == "delete", kind))
     b.faulty.add(Fault(lambda call: call.operation == "delete", kind))
     with pytest.raises(StoreUnavailable):
-        a.roll.leave()
+        a.registry.leave()
     for _ in range(60):
         world.clock.advance(3000)
         with contextlib.suppress(StoreUnavailable):
@@ -290,7 +290,7 @@ def test_a_worker_that_returned_recovers_from_a_late_deletion() -> None:
     b.turn()
     first.faulty.add(Fault(lambda call: call.operation == "delete", FaultKind.LATE))
     with pytest.raises(StoreUnavailable):
-        first.roll.leave()
+        first.registry.leave()
     again = world.worker("pod-1", seed=2)
     again.turn()
     first.faulty.land()
@@ -299,9 +299,9 @@ def test_a_worker_that_returned_recovers_from_a_late_deletion() -> None:
         world.clock.advance(3000)
         b.turn()
         again.turn()
-    assert b.sees() == {"pod-1": again.roll.slot}
-    assert again.sees() == {"b": b.roll.slot}
-    assert again.roll.slot not in {UNKNOWN, b.roll.slot}
+    assert b.sees() == {"pod-1": again.registry.slot}
+    assert again.sees() == {"b": b.registry.slot}
+    assert again.registry.slot not in {UNKNOWN, b.registry.slot}
 
 
 def test_other_workers_keep_their_last_known_status_during_an_outage() -> None:
@@ -313,8 +313,8 @@ def test_other_workers_keep_their_last_known_status_during_an_outage() -> None:
     a.faulty.add(Fault(lambda _call: True, FaultKind.UNAVAILABLE, times=1000))
     world.clock.advance(3_600_000)
     with pytest.raises(StoreUnavailable):
-        a.roll.others()
-    assert [worker.worker_id for worker in a.roll.known_others()] == ["b"]
+        a.registry.others()
+    assert [worker.worker_id for worker in a.registry.known_others()] == ["b"]
 
 
 def test_unchanged_statuses_are_not_fetched_again() -> None:
@@ -325,7 +325,7 @@ def test_unchanged_statuses_are_not_fetched_again() -> None:
     before = len(a.faulty.calls)
     a.sees()
     assert [call.operation for call in a.faulty.calls[before:]] == ["get", "list"]
-    a.roll.others()
+    a.registry.others()
     assert len(a.faulty.calls) == before + 2, "within a second nothing is asked"
 
 
@@ -369,11 +369,11 @@ def test_every_surviving_worker_is_seen_by_all_with_its_own_slot(
         for worker in living:
             worker.document.refresh()
             worker.turn()
-    slots = {worker.roll.worker_id: worker.roll.slot for worker in living}
+    slots = {worker.registry.worker_id: worker.registry.slot for worker in living}
     assert sorted(slots) == ["pod-0", "pod-1", "pod-2"]
     assert len(set(slots.values())) == 3
     for worker in living:
-        assert worker.sees() == {name: slot for name, slot in slots.items() if name != worker.roll.worker_id}
+        assert worker.sees() == {name: slot for name, slot in slots.items() if name != worker.registry.worker_id}
     assert len(world.objects()) == 4
 
 
@@ -396,9 +396,9 @@ def test_a_missing_right_to_delete_blocks_nothing() -> None:
     assert b.sees() == {}
     c = world.worker("c")
     c.turn()
-    assert c.roll.slot == 0
+    assert c.registry.slot == 0
     with pytest.raises(AccessDenied):
-        b.roll.leave()
+        b.registry.leave()
     assert c.document.refresh().slots == {"c": 0}
 
 

@@ -191,7 +191,7 @@ def test_credentials_in_the_configuration_are_kept(tmp_path: Path) -> None:
 
 @pytest.fixture
 def make() -> Iterator[MakeRig]:
-    with rigs(TaskTimings(commit_patience_s=0.1)) as build:
+    with rigs(TaskTimings(commit_timeout_s=0.1)) as build:
         yield build
 
 

@@ -71,9 +71,9 @@ class Bench:
         log = PartitionLog(self.store, PLACE, clock=self.clock, random=self.random, backoff=Backoff(1, 2), patience_s=1)
         log.create(topic_id="T", cluster_id="C")
         self.session = log.claim_sink()
-        tools = WriterResources(self.store, self.source, self.clock, self.in_flight, self.reports.append)
+        resources = WriterResources(self.store, self.source, self.clock, self.in_flight, self.reports.append)
         retry = QueueRetry(self.queue, self.random, Backoff(1, 2))
-        self.writer = PartitionWriter(self.session, self.queue, retry, self.policy, tools)
+        self.writer = PartitionWriter(self.session, self.queue, retry, self.policy, resources)
 
     def append(self, begin: int, end: int, *, step: int = 1, value: bytes = b"value") -> list[Record]:
         batch = [Record(n, 5, "CreateTime", b"k%d" % n, value, (), 3) for n in range(begin, end, step)]
@@ -257,7 +257,7 @@ def test_a_segment_in_parts_is_committed_once_after_any_fault_of_its_upload(
     matching = count()
     fault = Fault(lambda call: call.operation == operation and next(matching) == nth, kind)
     faulty = FaultyStore(inner, [fault])
-    bench.writer._tools = replace(bench.writer._tools, store=faulty)
+    bench.writer._resources = replace(bench.writer._resources, store=faulty)
     expected = append_in_small_parts(bench)
     assert next(matching) > nth, "the fault has happened"
     faulty.land()
@@ -333,8 +333,8 @@ def test_a_randomly_failing_store_gets_every_record_once(make: MakeBench, seed: 
     bench = make(inner, policy=RollPolicy(10_000_000, 60_000, flush_size=9))
     faulty = FaultyStore(inner, chaos=Chaos(Random(seed), rate=0.3))
     bench.session._log.store = faulty
-    bench.session._log.committer = type(bench.session._log.committer)(faulty, PLACE, bench.session._log.retry)
-    bench.writer._tools = WriterResources(faulty, bench.source, bench.clock, bench.in_flight, bench.reports.append)
+    bench.session._log.committer = type(bench.session._log.committer)(faulty, PLACE, bench.session._log.patience)
+    bench.writer._resources = WriterResources(faulty, bench.source, bench.clock, bench.in_flight, bench.reports.append)
     random = Random(seed)
     expected: list[Record] = []
     position = 0
