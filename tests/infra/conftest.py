@@ -1,4 +1,4 @@
-"""A local S3 with the policies of `infra/iam`, for the tests that play services and attackers under them."""
+"""A local S3 with the policies of `infra/iam`, for tests that act as services and as attackers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.support.iam_scenes import Stage, policies
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[IamS3]:
-    """The S3 that asks the policies about every request."""
+    """Yield an S3 that checks every request against the policies."""
     with IamS3() as running:
         yield running
 
 
 @pytest.fixture
 def stage(s3: IamS3) -> Iterator[Callable[[], Stage]]:
-    """Make a bucket with the bucket's policy and versioning."""
+    """Yield a function that creates a bucket with the bucket's policy and versioning."""
     made: list[Stage] = []
 
     def make() -> Stage:

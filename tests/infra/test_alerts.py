@@ -1,4 +1,4 @@
-"""The alerts name only what there is: metrics, labels and their values, runbooks; and each has its two worlds."""
+"""The alerts use only existing metrics, labels, values and runbooks, and each has a firing and a silent case."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Rule:
 
     @property
     def expressions(self) -> list[str]:
-        """Its own, and those that its annotations ask."""
+        """Return the metrics of the alert's expression and of its annotations."""
         asked = [found.replace("%q", '"x"') for text in self.annotations.values() for found in QUERY.findall(text)]
         return [self.expression, *asked]
 

@@ -31,7 +31,7 @@ def test_each_alert_fires_exactly_in_its_firing_cases(worlds: str) -> None:
 
 
 def test_a_rule_that_never_fires_is_detected(tmp_path: Path) -> None:
-    """What the test above would say of a broken alert: it must say something."""
+    """Break an alert: the test above must report it."""
     text = (FOLDER / "alerts.yaml").read_text(encoding="utf-8")
     broken = text.replace("keyfold_compactor_partitions_held) > 0", "keyfold_compactor_partitions_held) > 1000")
     assert broken != text

@@ -209,7 +209,7 @@ def test_executors_are_authenticated_and_their_traffic_is_encrypted(values: Path
 
 
 def parse(words: list[str], folder: Path) -> None:
-    """Have keyfold's own command line take these words. Raises `click.ClickException` where it does not."""
+    """Parse a command with keyfold's own command line. Raise `click.ClickException` if it is invalid."""
     file = folder / "config.json"
     file.touch()
     group: click.Command = cli

@@ -1,4 +1,4 @@
-"""What is written about the chart, and beside it, is what the chart is. Needs no Helm."""
+"""The documentation of the chart, and the files that it embeds, match the chart. Needs no Helm."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_chart_has_the_version_of_the_package() -> None:
 
 
 def _is_free(path: str) -> bool:
-    """Maps whose keys are the user's, or Kubernetes'."""
+    """Return whether a value is a map with keys of the user or of Kubernetes."""
     free = ("resources.", ".config.", "probes.", "labels.", "prometheusFrom", "updateStrategy.")
     return any(part in path for part in free)
 

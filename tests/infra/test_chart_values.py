@@ -1,4 +1,4 @@
-"""The chart as Helm renders it: what single values change, and what is refused."""
+"""The chart as Helm renders it: the effect of single values, and refused values."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_the_nodes_credential_endpoint_is_reachable_only_if_configured(key: str)
 
 
 def blocks(values: Mapping[str, Any]) -> set[str]:
-    """Address blocks that every pod may send to."""
+    """Return the address blocks that every pod may send to."""
     rules: Iterable[Object] = one(template(values), "NetworkPolicy", "kf-keyfold-store")["spec"]["egress"]
     return {peer["ipBlock"]["cidr"] for rule in rules for peer in rule.get("to", []) if "ipBlock" in peer}
 
@@ -242,7 +242,7 @@ def test_alert_rules_are_those_of_the_enabled_services() -> None:
 
 
 def test_a_cron_job_without_pushed_metrics_has_no_alerts() -> None:
-    """Nobody has scraped its pods for two hours: `absent_over_time` would fire for ever, the others never."""
+    """The pods were not scraped for two hours: `absent_over_time` would fire for ever, the others never."""
     cron = {"compactor": {"mode": "cron"}}
     assert groups(cron) == ["keyfold", "keyfold-sink"]
     assert groups(cron, PUSHES) == ["keyfold", "keyfold-sink", "keyfold-compactor"]

@@ -1,4 +1,4 @@
-"""The stack for a laptop: does Compose take it, and keyfold what is in it?"""
+"""The stack for a laptop is valid for Compose, and its configurations are valid for keyfold."""
 
 from __future__ import annotations
 

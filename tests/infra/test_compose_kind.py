@@ -1,4 +1,4 @@
-"""The servers of the guide for kind: objects that Kubernetes takes, under the names that the chart's values have."""
+"""The servers of the guide for kind: valid Kubernetes objects, with the names that the chart's values use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/operations/cost.md: its formula predicts what is counted, and its table is what the formula says."""
+"""docs/operations/cost.md: its formula predicts the counted requests, and its table matches the formula."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class _Source:
 
 
 def rolled(rolls: int, records_a_roll: int, value_bytes: int) -> tuple[Asked, CountedStore]:
-    """What a partition asks for that rolls so often, by time."""
+    """Return the requests of a partition that rolls at this interval."""
     clock, dice = ManualClock(), Random(1)
     store = CountedStore(MemoryStore(clock=clock))
     log = PartitionLog(store, PLACE, clock=clock, random=dice)
@@ -183,7 +183,7 @@ def test_requests_of_an_idle_run_and_of_a_pass_with_its_gc() -> None:
 
 
 class _Inline:
-    """A pool that does things at once, so that a clock that is advanced by hand counts alone."""
+    """A pool that runs jobs immediately, so that only the manual clock counts."""
 
     def __init__(self, *_: object, **__: object) -> None: ...
 
@@ -196,7 +196,7 @@ class _Inline:
 
 
 class _Hour(threading.Event):
-    """A stop that comes after so many seconds, which pass while it is waited for."""
+    """A stop event that is set after this number of seconds, which pass during the wait."""
 
     def __init__(self, worlds: Worlds, then: Mapping[int, Callable[[], object]]) -> None:
         super().__init__()
@@ -212,7 +212,7 @@ class _Hour(threading.Event):
 
 
 def replicated(worlds: Worlds, then: Mapping[int, Callable[[], object]]) -> tuple[Asked, Asked]:
-    """An hour: what is asked of both sides but by the process as a whole (`bill.replicator`)."""
+    """Return the requests to both sides in an hour, without those of the process as a whole (`bill.replicator`)."""
     settings = replace(SETTINGS, poll_ms=5_000, discover_ms=30_000, collect_ms=3_600_000)
     with worlds.running(settings) as running:
         running.runner.loop(_Hour(worlds, then))

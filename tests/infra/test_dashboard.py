@@ -1,4 +1,4 @@
-"""The dashboard is what its description says, names only what is served, and is laid out as Grafana wants it."""
+"""The dashboard matches its description, uses only served names, and has a layout that Grafana accepts."""
 
 from __future__ import annotations
 

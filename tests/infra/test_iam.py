@@ -1,4 +1,4 @@
-"""The policies of `infra/iam` allow what each service asks of S3, and nothing else.
+"""The policies of `infra/iam` allow the requests that each service sends to S3, and nothing else.
 
 Every service is played once under its policies: a local S3 asks them about each request, by the rules of IAM, and
 answers 403 where they say no. What was allowed must need every word of the policies; what was refused must be what the
@@ -31,7 +31,7 @@ NAMES = {
 
 
 def of_template(user: User, *stages: Stage) -> tuple[set[Word], set[Word]]:
-    """The words that a user's policies give and those that were needed, whatever the bucket."""
+    """Return the statements of a user's policies and those that were needed, without the bucket's name."""
 
     def bare(words: Sequence[Word]) -> set[Word]:
         found = set()
@@ -47,7 +47,7 @@ def of_template(user: User, *stages: Stage) -> tuple[set[Word], set[Word]]:
 
 
 def assert_exact(user: User, *stages: Stage, of: Sequence[str] = (), refused: str = "") -> None:
-    """Nothing but `refused` was refused, and no word (of the policies `of`, or of all) is there that nobody needs."""
+    """Assert that only `refused` was refused, and that every statement (of the policies `of`, or of all) was needed."""
     others = [str(call) for call in user.refused if not re.search(refused or "^$", f"{call.action} {call.resource}")]
     assert not others
     given, needed = of_template(user, *stages)
@@ -257,7 +257,7 @@ EVERYTHING = Policy.parse(
 
 
 def admin(call: Call) -> tuple[str, ...]:
-    """By which statements of the bucket an administrator is refused."""
+    """Return the bucket's statements that refuse an administrator."""
     decision = decide([EVERYTHING], policies("b", "bucket"), call)
     assert decision.allowed == (not decision.denied_by)
     return tuple(name.rpartition(" ")[2] for name in decision.denied_by)

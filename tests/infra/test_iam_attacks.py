@@ -1,4 +1,4 @@
-"""What a compromised service can do and cannot: the table of docs/operations/iam.md, played.
+"""Attacks with the credentials of a compromised service: the table of docs/operations/iam.md, executed.
 
 An attacker here has the credentials of a service and sends any request of S3's API. `CAN` says which attacks the
 policies let through; every other one must be answered with 403. So the page promises neither too much nor too little.
@@ -45,7 +45,7 @@ CALLERS_KEY: Final = {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": "0" * 
 
 
 class Attacker:
-    """The credentials of a service in a bucket, and `root`, which puts the objects there that are attacked."""
+    """The credentials of a service in a bucket, and `root`, which creates the objects under attack."""
 
     def __init__(self, stage: Stage, user: str) -> None:
         self.stage, self.bucket = stage, stage.bucket
@@ -54,12 +54,12 @@ class Attacker:
         self._random = Random(user)
 
     def name(self, place: Place = PLACE, role: Role = Role.SINK, *, index: bool = False) -> str:
-        """A key that a segment or an index of this role could have."""
+        """Return a key that a segment or an index of this role could have."""
         name = new_name(0, 1, role, self._random)
         return place.key(str(name.index if index else name))
 
     def there(self, key: str) -> str:
-        """Make an object if there is none; its key."""
+        """Create an object if it does not exist, and return its key."""
         with suppress(AlreadyExists):
             self.root.put(key, b"{}", Create())
         return key
@@ -77,7 +77,7 @@ class Attacker:
         return self.store.put(key, b"forged", Update(self.root.head(self.there(key)).etag))
 
     def put(self, key: str, **arguments: object) -> object:
-        """Send S3's PUT for an object that is there."""
+        """Send S3's PUT for an existing object."""
         return self.client.put_object(Bucket=self.bucket, Key=self.there(key), Body=b"forged", **arguments)
 
     def delete_version(self, key: str) -> object:
@@ -85,11 +85,11 @@ class Attacker:
         return self.client.delete_object(Bucket=self.bucket, Key=key, VersionId=version)
 
     def can(self) -> set[str]:
-        """Try all attacks; the names of those that work."""
+        """Try all attacks, and return the names of those that succeed."""
         return {name for name, attack in ATTACKS.items() if works(partial(attack, self))}
 
     def close(self) -> None:
-        """Close what the attacks were sent with; the stage closes its stores."""
+        """Close the attacker's clients; the stage closes its stores."""
         self.client.close()
 
     def etag(self, key: str) -> str:
@@ -97,7 +97,7 @@ class Attacker:
 
 
 def versions(stage: Stage, key: str) -> dict[str, bytes]:
-    """All versions of a key that the bucket keeps, deleted or not: version -> bytes, newest first."""
+    """Return all versions of a key in the bucket, deleted or not: version -> bytes, newest first."""
     client = s3_client(stage.s3.url, ROOT)
     try:
         found = [one["VersionId"] for one in client.list_object_versions(Bucket=stage.bucket, Prefix=key)["Versions"]]
@@ -157,7 +157,7 @@ ATTACKS: Final[Mapping[str, Callable[[Attacker], object]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The policies of a service in one bucket, and the attacks that they let through."""
+    """The policies of a service in one bucket, and the attacks that they allow."""
 
     policies: tuple[str, ...]
     can: frozenset[str]
@@ -202,7 +202,7 @@ CAN: Final[Mapping[str, Service]] = {
 
 
 def works(attack: Callable[[], object]) -> bool:
-    """Whether S3 lets the attack through; False where it answers 403. Any other error is raised."""
+    """Return whether S3 allows the attack; False for a 403. Any other error is raised."""
     try:
         attack()
     except AccessDenied:
@@ -226,7 +226,7 @@ def test_a_compromised_service_can_do_exactly_what_the_page_lists(
 
 
 def test_the_attacks_work_without_policies(stage: Callable[[], Stage], s3: IamS3) -> None:
-    """An attack that is refused above is refused by a policy, and not because the attack is wrong."""
+    """A refused attack is refused by a policy, and not because the attack is wrong."""
     at = stage()
     s3.bucket_policies.pop(at.bucket)
     with closing(Attacker(at, ROOT)) as attacker:
@@ -299,7 +299,7 @@ class Pair:
         return self.keyfold("replica", "run", self.source.url, "--once", code=code)
 
     def names(self) -> set[str]:
-        """What the replica has of the partition."""
+        """Return the replica's records of the partition."""
         return {info.key.removeprefix(PLACE.folder) for info in self.replica.store(ROOT).list(PLACE.folder)}
 
 
@@ -381,7 +381,7 @@ def test_an_operator_of_registrations_can_redirect_the_copies_of_a_log(pair: Pai
 
 
 def _without(manifest: Manifest, lost: SegmentEntry) -> Manifest:
-    """The next version, which calls a segment at the log's start replaced, long ago."""
+    """Return the next manifest, in which a segment at the log's start was replaced long ago."""
     return replace(
         manifest,
         version=manifest.version + 1,

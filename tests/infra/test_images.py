@@ -1,4 +1,4 @@
-"""What the images promise, as far as their recipes and scripts say it. `make images-try` builds and starts them."""
+"""Properties of the images that their Dockerfiles and scripts show. `make images-try` builds and starts them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_bases_are_pinned_by_a_full_version(image: str) -> None:
 
 @pytest.fixture
 def pinned(tmp_path: Path) -> Path:
-    """The recipes after `pin_digests.sh`, with a docker that says what the digests are."""
+    """Return the Dockerfiles after `pin_digests.sh`, with a fake docker that knows the digests."""
     for name in ("infra/images", "infra/compose"):
         shutil.copytree(ROOT / name, tmp_path / name)
     docker = tmp_path / "bin" / "docker"
@@ -184,7 +184,7 @@ def test_libraries_match_the_extra(image: str, extra: str) -> None:
 
 @pytest.fixture
 def entrypoint(tmp_path: Path) -> Path:
-    """The script, with a tini that prints the words that it is to run."""
+    """Run the script with a fake tini that prints the command."""
     script = tmp_path / "entrypoint.sh"
     text = ENTRYPOINT.read_text()
     assert "exec /usr/bin/tini -s -- " in text

@@ -33,7 +33,7 @@ each_set = pytest.mark.parametrize("values", SETS, ids=lambda path: path.stem)
 IMAGE = "keyfold-compactor:0.1.0"
 POD_VERBS = ("create", "get", "list", "watch", "delete", "deletecollection")
 
-# What whoever has got into a pod would like to do next.
+# Requests that an intruder in a pod would try next.
 TEMPTING = (
     *(Access(verb, "secrets") for verb in ("get", "list", "watch", "create", "update", "patch", "delete")),
     *(Access(verb, "configmaps") for verb in ("get", "list", "create", "update", "patch", "delete")),
@@ -80,7 +80,7 @@ def kube() -> Iterator[KubeApiserver]:
 
 
 class Installed:
-    """A set of values in a namespace of its own, as an installation would leave it but for what controllers make."""
+    """A set of values in its own namespace, as an installation leaves it, without the work of controllers."""
 
     def __init__(self, kube: KubeApiserver, values: Path, suffix: str = "") -> None:
         self.kube = kube
@@ -89,7 +89,7 @@ class Installed:
         self.answers: dict[str, str] = {}
 
     def apply(self, objects: Sequence[Object] | None = None, *, is_trial: bool = False) -> dict[str, str]:
-        """What the server refused or warned of, by object; service accounts come first, as with Helm."""
+        """Return the refusals and warnings of the server, by object; service accounts come first, as with Helm."""
         found = {}
         for each in sorted(self.objects if objects is None else objects, key=lambda o: o["kind"] != "ServiceAccount"):
             answer = self.kube.apply(each, is_trial=is_trial)
@@ -118,7 +118,7 @@ def test_every_object_is_accepted_without_a_warning_and_accepted_again(kube: Kub
 
 
 def test_changed_values_of_an_upgrade_are_accepted_over_existing_objects(kube: KubeApiserver) -> None:
-    """Kubernetes refuses changes of some fields of what is there: a StatefulSet's selector, a Job's template."""
+    """Kubernetes refuses changes of some fields of existing objects: a StatefulSet's selector, a Job's template."""
     values = VALUE_SETS / "replica.yaml"
     installed = Installed(kube, values, "-upgrade")
     assert installed.apply() == {}
@@ -139,13 +139,13 @@ def test_changed_values_of_an_upgrade_are_accepted_over_existing_objects(kube: K
     upgraded = [
         each
         for each in template(changes, namespace=installed.namespace)
-        if each["kind"] != "Pod"  # Helm deletes a test's pod before it makes it anew
+        if each["kind"] != "Pod"  # Helm deletes a test's pod before it creates it again
     ]
     assert installed.apply(upgraded) == {}
 
 
 def test_an_unknown_field_is_refused(kube: KubeApiserver) -> None:
-    """The test would see a slip of the pen."""
+    """The checks above would detect a typing error."""
     installed = Installed(kube, VALUE_SETS / "cron.yaml", "-slip")
     (wrong,) = (copy.deepcopy(each) for each in installed.objects if each["kind"] == "StatefulSet")
     wrong["spec"]["template"]["spec"]["containers"][0]["livenessProb"] = {}
@@ -165,7 +165,7 @@ def of_others(kind: str) -> list[Object]:
 
 @pytest.mark.parametrize("kind", OTHERS)
 def test_a_mistake_in_an_operators_resource_is_refused(kube: KubeApiserver, kind: str) -> None:
-    """Its definition is the project's own; one that only knows the name would take whatever is written."""
+    """The operators' own definitions are installed; without them any content would be accepted."""
     rendered = of_others(kind)
     assert rendered, f"no set of values makes a {kind}"
     namespace = kube.namespace(f"kf-slip-{kind.lower()}")
@@ -180,7 +180,7 @@ def test_a_mistake_in_an_operators_resource_is_refused(kube: KubeApiserver, kind
 
 
 def slips(good: Object) -> Iterator[tuple[Object, str]]:
-    """An object with a field that is not there, and with a value of another type."""
+    """Return an object with an unknown field, and one with a value of another type."""
     (part,) = ({"endpoints", "podMetricsEndpoints", "groups", "triggers"} & set(good["spec"])) or {""}
     misspelt = copy.deepcopy(good)
     misspelt["spec"][part][0]["intervall"] = "30s"
@@ -192,7 +192,7 @@ def slips(good: Object) -> Iterator[tuple[Object, str]]:
 
 @pytest.mark.parametrize("kind", ["hpa", "keda"])
 def test_a_scaler_waits_an_hour_at_most(kube: KubeApiserver, kind: str) -> None:
-    """Which is what the chart's own schema says of `scaleDownAfterSeconds`."""
+    """The chart's own schema has the same limit for `scaleDownAfterSeconds`."""
     scaling = {"type": kind, "scaleDownAfterSeconds": 3600}
     namespace = kube.namespace(f"kf-hour-{kind}")
     objects = template(with_values({"sink": {"autoscaling": scaling}}), namespace=namespace)
@@ -224,7 +224,7 @@ def objects_on(path: Path) -> list[Object]:
 
 
 def test_keda_reads_the_values_of_a_trigger() -> None:
-    """A trigger's metadata are any strings to the definition; the scaler takes some, with some values."""
+    """The definition accepts any strings as a trigger's metadata; the scaler accepts some, with some values."""
     triggers = [trigger for each in of_others("ScaledObject") for trigger in each["spec"]["triggers"]]
     assert triggers
     for trigger in triggers:
@@ -251,7 +251,7 @@ def trigger_mistakes(trigger: Object) -> list[str]:
 
 
 def as_created(pod: Pod, namespace: str, accounts: Sequence[str]) -> Object:
-    """A pod as its controller makes it; an executor with what Spark adds to its template."""
+    """Return a pod as its controller creates it; an executor with the fields that Spark adds to its template."""
     spec = copy.deepcopy(dict(pod.spec))
     if pod.owner.endswith("executor.yaml"):
         spec["containers"][0]["image"] = IMAGE
@@ -292,7 +292,7 @@ def test_every_pod_is_admitted_under_the_restricted_standard(kube: KubeApiserver
 def test_a_pod_outside_the_restricted_standard_is_refused(
     kube: KubeApiserver, change: dict[str, Any], words: str
 ) -> None:
-    """The namespaces do enforce it."""
+    """The namespaces enforce the standard."""
     name = f"-{words.partition('=')[0].lower()}"
     installed = Installed(kube, VALUE_SETS / "cron.yaml", name)
     installed.apply([each for each in installed.objects if each["kind"] == "ServiceAccount"])
@@ -322,7 +322,7 @@ def test_service_accounts_have_exactly_the_rights_that_their_pods_need(kube: Kub
 
 
 def test_a_drivers_token_allows_exactly_what_it_needs(kube: KubeApiserver) -> None:
-    """The same by deeds: an executor is made, looked at and removed with the token that the pod is given."""
+    """An executor is created, read and removed with the pod's own token."""
     installed = Installed(kube, VALUE_SETS / "spark-kubernetes.yaml", "-deeds")
     assert installed.apply() == {}
     account = next(name for name in installed.accounts if name.endswith("compactor"))

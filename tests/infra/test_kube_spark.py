@@ -72,7 +72,7 @@ def store(s3: LocalS3Process) -> Iterator[ObjectStore]:
 
 
 def values(name: str, config: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """A documented set with numbers for two cores, and what a test wants to see sooner."""
+    """Return a documented set of values, with numbers for two cores and shorter intervals."""
     found: dict[str, Any] = yaml.safe_load((VALUE_SETS / f"{name}.yaml").read_text())
     spark = found["compactor"]["spark"]
     spark["driverMemory"] = "1g"
@@ -82,7 +82,7 @@ def values(name: str, config: Mapping[str, Any] | None = None) -> dict[str, Any]
 
 
 class Scene:
-    """One installation in a namespace of its own: its objects on the server, the driver's pod, a node."""
+    """One installation in its own namespace: its objects on the server, the driver's pod, a node."""
 
     def __init__(self, kube: KubeApiserver, s3: LocalS3Process, folder: Path, name: str, chosen: Mapping[str, Any]):
         self.kube = kube
@@ -118,7 +118,7 @@ class Scene:
         }
 
     def _create_driver(self, name: str) -> str:
-        """The driver's own pod, as its controller makes it and its kubelet reports it; its uid."""
+        """Create the driver's own pod, as its controller creates it and its kubelet reports it; return its uid."""
         spec = {**copy.deepcopy(dict(self.driver.pod.spec)), "nodeName": NODE}
         metadata = {"name": name, "namespace": self.namespace, "labels": dict(self.driver.pod.labels)}
         made = self.kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
@@ -132,7 +132,7 @@ class Scene:
     # What is asked afterwards
 
     def wait_for(self, what: Callable[[], bool], within_s: float, words: str) -> None:
-        """Fails at once where the driver has ended, and with what it said."""
+        """Wait for a condition; fail immediately with the driver's output if the driver has ended."""
 
         def has_come() -> bool:
             assert self.driver.exit_code is None, self.driver.said[-5000:]
@@ -145,7 +145,7 @@ class Scene:
             raise AssertionError(f"{error}\n{self.driver.said[-5000:]}") from None
 
     def are_as_wanted(self) -> None:
-        """Executors as the chart wants them: their account and image, no token, and gone when the driver's pod goes."""
+        """Assert account, image, missing token and owner of the executors: they are removed with the driver's pod."""
         for ran in self.kubelet.ran:
             metadata, spec = ran.made["metadata"], ran.made["spec"]
             owners = [(each["kind"], each["uid"]) for each in metadata["ownerReferences"]]
@@ -155,17 +155,17 @@ class Scene:
             assert spec["containers"][0]["image"] == self.driver.container["image"]
 
     def reported(self) -> dict[str, int]:
-        """What the runs of the driver say together, in lines of JSON in which nothing of Spark's stands."""
+        """Return the reports of the driver's runs, from lines of JSON without Spark's own output."""
         lines = [line for line in self.driver.said.split("\n") if "partitions_cleaned" in line]
         reports = [json.loads(line) for line in lines]
         return {key: sum(report[key] for report in reports) for key in ("partitions_cleaned", "partitions_failed")}
 
     def deeds(self) -> list[Deed]:
-        """What the driver's service account has asked the server for."""
+        """Return the requests of the driver's service account to the server."""
         return self.kube.deeds(self.user)
 
     def unused(self) -> set[str]:
-        """Verbs of the Role that were not used. Fails where something else was asked for, or was refused."""
+        """Return verbs of the Role that were not used. Fail if others were requested or refused."""
         (rule,) = one(self.objects, "Role", "kf-keyfold-compactor")["rules"]
         assert (rule["apiGroups"], rule["resources"]) == ([""], ["pods"])
         deeds = self.deeds()
@@ -180,7 +180,7 @@ class Scene:
 
 
 def dirty_log(store: ObjectStore, partitions: int = PARTITIONS, *, first: int = 0, value_bytes: int = 10) -> None:
-    """Partitions of `users` whose twenty keys are written over and over, in four segments each."""
+    """Create partitions of `users` with twenty keys written again and again, in four segments each."""
     for partition in range(first, first + partitions):
         sink = Sink.open(store, Place("topics", "users", partition), clock=SystemClock())
         for base in range(0, 2000, 500):
@@ -188,7 +188,7 @@ def dirty_log(store: ObjectStore, partitions: int = PARTITIONS, *, first: int = 
 
 
 def is_clean(store: ObjectStore, partitions: int = PARTITIONS) -> bool:
-    """Whether only the last record of each key is there."""
+    """Return whether only the last record of each key is in the log."""
     manifests = [load(store, Place("topics", "users", partition)) for partition in range(partitions)]
     return all(
         each.first_dirty_offset == 2000 and sum(s.record_count for s in each.segments) == 20 for each in manifests
@@ -266,9 +266,9 @@ def test_a_dead_executor_is_replaced_and_the_pass_continues(
 def test_a_dead_spark_session_in_a_loop_is_replaced_with_new_executors(
     kube: KubeApiserver, s3: LocalS3Process, store: ObjectStore, tmp_path: Path
 ) -> None:
-    """In the same pod: executors of the one that died are still on the server, until their owner goes."""
+    """The pod is the same: executors of the dead session stay on the server until their owner goes."""
     dirty_log(store, 1)
-    scene = Scene(kube, s3, tmp_path, "anew", values(LOOP))
+    scene = Scene(kube, s3, tmp_path, "again", values(LOOP))
     with scene.kubelet, scene.driver:
         scene.driver.starts()
         scene.wait_for(lambda: is_clean(store, 1), 240, "a pass")

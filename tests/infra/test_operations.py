@@ -1,4 +1,4 @@
-"""The pages for operators: their commands are there with these options, links lead somewhere, tables are current."""
+"""The pages for operators: commands and options exist, links resolve, tables are current."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ each_runbook = each("path", {path.stem: path for path in RUNBOOKS})
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A command on a page; one inside a sentence may leave out what it is about."""
+    """A command on a page; inside a sentence its subject may be omitted."""
 
     line: str
     is_whole: bool
@@ -58,7 +58,7 @@ def commands(text: str) -> Iterator[Written]:
 
 
 def mistake(written: Written) -> str:
-    """What click would say of a command, without doing it; empty where it is right."""
+    """Return click's error for a command without running it, or "" if it is valid."""
     words = shlex.split(written.line, comments=True)[1:]
     for end in ("|", ">", "&&", "..."):
         words = words[: words.index(end)] if end in words else words
@@ -109,7 +109,7 @@ def test_a_wrong_command_is_detected(line: str, why: str) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _all_commands() -> None:
-    """The command gathers its own parts when it runs."""
+    """Load the parts of the command that it otherwise collects when it runs."""
     with contextlib.redirect_stdout(io.StringIO()):
         assert run(["--version"]) == 0
 
@@ -140,7 +140,7 @@ def test_links_lead_to_an_existing_page_and_heading(path: Path) -> None:
 
 
 def anchors(path: Path) -> set[str]:
-    """As GitHub makes them of headings."""
+    """Return the anchors that GitHub makes of headings."""
     headings = HEADING.findall(BLOCK.sub("", path.read_text(encoding="utf-8")))
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -173,7 +173,7 @@ def test_lines_have_a_readable_length(path: Path) -> None:
 
 @each("path", {path.stem: path for path in (*RUNBOOKS, PAGE, *(FOLDER / f"{name}.md" for name in ABOUT_KEYS))})
 def test_quoted_configuration_keys_exist(path: Path) -> None:
-    """Those of keyfold's configuration, of the chart's values, and of a manifest; a few are Kafka's."""
+    """Known keys are those of the configuration, the chart's values and the manifest; a few are Kafka's."""
     known = (DOCS / "configuration.md").read_text(encoding="utf-8") + (DOCS / "format.md").read_text(encoding="utf-8")
     text = BLOCK.sub("", path.read_text(encoding="utf-8"))
     spans = re.findall(r"`((?:topic\.<name>\.)?[a-z]+(?:\.[a-z]+)+)(?:=[^`]*)?`", text)

@@ -1,4 +1,4 @@
-"""Commands on the pages for operators name what the chart makes for a release called `keyfold`, as they are pasted."""
+"""Commands on the pages for operators use the names that the chart gives a release called `keyfold`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ each_page = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relativ
 
 @cache
 def there() -> frozenset[tuple[str, str]]:
-    """What a release may have, by kind and name: the compactor as CronJob or as a loop, the replicator with it."""
+    """Return the objects of a release, by kind and name: the compactor as CronJob or loop, and the replicator."""
     found = {("release", RELEASE), OF_SPARK}
     for mode in ("cron", "loop"):
         for each in template(with_values({"compactor": {"mode": mode}, "replica": {"enabled": True}}), name=RELEASE):
@@ -50,7 +50,7 @@ def there() -> frozenset[tuple[str, str]]:
 
 
 def made_of(each: Object) -> Iterator[tuple[str, str]]:
-    """The pods of a StatefulSet by their names, and the labels of everything."""
+    """Return the names of a StatefulSet's pods, and the labels of all objects."""
     labels = dict(each["metadata"]["labels"])
     for pod in pods([each]):
         labels |= pod.labels
@@ -60,7 +60,7 @@ def made_of(each: Object) -> Iterator[tuple[str, str]]:
 
 
 def named(command: str) -> Iterator[tuple[str, str]]:
-    """What a command says is there, by kind and name."""
+    """Return the objects that a command names, by kind and name."""
     words = shlex.split(command.rstrip("&. "))
     words = words[: words.index("--")] if "--" in words else words
     made = words[-1] if words[:3] == ["kubectl", "create", "job"] else ""
@@ -77,7 +77,7 @@ def named(command: str) -> Iterator[tuple[str, str]]:
 
 
 def missing(text: str) -> list[str]:
-    """Commands that name what is not there, and what that is; a job that a page has made is."""
+    """Return commands with the missing objects that they name; jobs created on a page exist."""
     commands = COMMAND.findall(text.replace("\\\n", " "))
     jobs = {("Job", command.split()[-1]) for command in commands if command.startswith("kubectl create job")}
     return [

@@ -1,4 +1,4 @@
-"""What the chart renders, run as local processes: they start, their probes say how they are, SIGTERM loses nothing.
+"""The rendered chart as local processes: they start, their probes match their state, SIGTERM loses nothing.
 
     the set of values   what of it runs here
     laptop              the sink and the compactor's loop, against one broker and an S3 server with keys
@@ -46,7 +46,7 @@ def laptop() -> list[Object]:
 
 @pytest.fixture
 def s3() -> Iterator[LocalS3Process]:
-    """One of its own, for the sets of values name their buckets."""
+    """Yield a local S3 of its own, because the sets of values name their buckets."""
     with LocalS3Process() as running:
         running.create_bucket("log")
         running.create_bucket("example-log")
@@ -61,7 +61,7 @@ def gate(s3: LocalS3Process) -> Iterator[Gate]:
 
 
 def places(gate: Gate, kafka: str = "") -> PodEnvironment:
-    """Where the laptop's broker and store are."""
+    """Return the addresses of the laptop's broker and store."""
     addresses = {"http://s3.keyfold.svc:9000": gate.url, "kafka.keyfold.svc:9092": kafka}
     return PodEnvironment(addresses, {"s3-keys": KEYS})
 
@@ -71,7 +71,7 @@ def places(gate: Gate, kafka: str = "") -> PodEnvironment:
 
 @pytest.fixture
 def own_broker() -> Iterator[KafkaBroker]:
-    """The laptop's sink reads all topics that there are, and is a static member: a group remembers it for a while."""
+    """Yield an empty broker: the laptop's sink reads all topics, and a group remembers a static member for a while."""
     with KafkaBroker() as running:
         yield running
 
@@ -117,7 +117,7 @@ def test_probes_of_a_sink_match_every_state_and_a_stop_loses_nothing(
 
 
 def _end(rig: Rig, topic: str, partitions: int = 1) -> int:
-    """How many offsets the logs of a topic have."""
+    """Return the number of offsets in the logs of a topic."""
     try:
         return sum(rig.manifest(topic, partition).next_offset for partition in range(partitions))
     except (LogNotFound, ManifestLost):
@@ -171,7 +171,7 @@ def test_a_sink_with_a_permanent_error_is_alive_and_not_ready(
 def test_a_topic_added_by_an_upgrade_is_read(
     own_broker: KafkaBroker, s3: LocalS3Process, gate: Gate, tmp_path: Path
 ) -> None:
-    """Kafka gives a static member that comes back its old partitions, whatever it asks for (KAFKA-12759)."""
+    """Kafka gives a returning static member its old partitions, whatever it subscribes to (KAFKA-12759)."""
     kafka = own_broker.bootstrap_servers
     rig = Rig(own_broker, s3, "log", tmp_path)
     values = yaml.safe_load((VALUE_SETS / "laptop.yaml").read_text())
@@ -286,7 +286,7 @@ def test_probes_of_a_replicator_match_every_state(s3: LocalS3Process, gate: Gate
 
 
 def _registered(pod: LocalPod, s3: LocalS3Process) -> None:
-    """As the message after an installation says, in the pod itself."""
+    """Run the command of the chart's notes in the pod itself."""
     config = next(word for word in pod.command if word.endswith("replica.json"))
     words = ["replica", "add", config, "dr", "--to", "s3://log-dr/topics", "--region", "us-east-1"]
     keys = ["--access-key-id", "${env:DR_KEY_ID}", "--secret-access-key", "${env:DR_SECRET}"]

@@ -1,4 +1,4 @@
-"""The Terraform modules: they parse, fit together, name only what the provider has, and use the policies of infra/iam.
+"""The Terraform modules: valid syntax, matching variables, known arguments, and the policies of infra/iam.
 
 No provider can be had here, so nothing is planned. The arguments that `KNOWN` lists are those of the AWS provider's
 schema (5.0 and newer) that the modules need; one that is not there has to be looked up before it is added.
@@ -58,7 +58,7 @@ def load(path: Path) -> Block:
 
 
 def blocks(module: str, kind: str) -> Iterator[tuple[tuple[str, ...], Block]]:
-    """All blocks of a kind in a module: their labels and bodies."""
+    """Return all blocks of a kind in a module: their labels and bodies."""
     labels = 2 if kind in {"resource", "data"} else 1
 
     def within(found: Block, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Block]]:
@@ -75,7 +75,7 @@ def blocks(module: str, kind: str) -> Iterator[tuple[tuple[str, ...], Block]]:
 
 
 def arguments(body: Block, before: str = "") -> Iterator[str]:
-    """Paths of all arguments and nested blocks, `dynamic` ones included."""
+    """Return the paths of all arguments and nested blocks, including `dynamic` ones."""
     for name, value in body.items():
         if name.startswith("__"):
             continue

@@ -66,7 +66,7 @@ def error_of(said: str) -> str:
     return errors[0]
 
 
-def is_poison(record: Record) -> bool:
+def is_rejected(record: Record) -> bool:
     return record.value is not None and record.value.startswith(b"not")
 
 
@@ -80,15 +80,15 @@ def prove(rig: Rig, topic: str, letters: str = "") -> list[Gap]:
         assert [finding for finding in report.findings if finding.kind.is_damage] == []
     finally:
         store.close()  # type: ignore[attr-defined]
-    assert kept == [record for record in produced if not is_poison(record)]
-    poison = [record.offset for record in produced if is_poison(record)]
+    assert kept == [record for record in produced if not is_rejected(record)]
+    rejected = [record.offset for record in produced if is_rejected(record)]
     manifest = rig.manifest(topic)
     assert manifest.next_offset == produced[-1].offset + 1
-    assert sum(map(records_in, manifest.gaps)) == len(poison)
-    assert all(any(g.from_offset <= offset < g.to_offset for g in manifest.gaps) for offset in poison)
+    assert sum(map(records_in, manifest.gaps)) == len(rejected)
+    assert all(any(g.from_offset <= offset < g.to_offset for g in manifest.gaps) for offset in rejected)
     if letters:
         found = read_topic(rig.broker.bootstrap_servers, letters, 0)
-        assert {int(dict(r.headers)["__connect.errors.offset"] or b"") for r in found} == set(poison)
+        assert {int(dict(r.headers)["__connect.errors.offset"] or b"") for r in found} == set(rejected)
     return list(manifest.gaps)
 
 

@@ -106,7 +106,7 @@ def test_a_second_ctrl_c_ends_immediately_and_leaves_no_task_behind(
         tasks = tree(sink.process.pid)[1:]
         assert len(tasks) == 2
         terminal.press(CTRL_C)
-        sink.until("operation failed; retrying")  # it flushes, in vain
+        sink.until("operation failed; retrying")  # its flush cannot succeed
         terminal.press(CTRL_C)
         assert sink.wait() == 130
         wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in tasks), 60, "the tasks are gone")

@@ -213,7 +213,7 @@ class Loader(threading.Thread):
                     self._take()
             assert self._producer.flush(_ANSWER_S) == 0
             self._take()
-        except BaseException as error:  # noqa: BLE001 - told to whoever waits for the end
+        except BaseException as error:  # noqa: BLE001 - `finish` raises it
             self.error = error
 
     def _produce(self, count: int) -> None:

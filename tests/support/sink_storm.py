@@ -2,7 +2,7 @@
 
     plan(seed, seconds)     a schedule, known before anything begins
     Storm.rage()            carries it out while records are produced
-    Storm.settle()          ends all trouble, and waits until the workers have caught up by themselves
+    Storm.settle()          ends all faults, and waits until the workers have caught up by themselves
     Storm.prove()           each acknowledged record is in the log once, in order, byte for byte
 
 What happens to workers: see `tests.support.sink_workers`. Beside that the store is busy, loses answers, is slow, deaf
@@ -101,7 +101,7 @@ def _faults(random: Random, slot: int, seconds: float) -> Iterator[Step]:
         over = at + random.uniform(*lasts_s)
         yield Step(at, what, slot)
         yield Step(over, end, slot)
-        at = over + random.uniform(6, 20)  # whoever has joined needs some seconds until it can be hurt
+        at = over + random.uniform(6, 20)  # a worker that has joined needs some seconds to start reading
 
 
 def _weather(random: Random, seconds: float) -> Iterator[Step]:
@@ -318,5 +318,5 @@ class Storm:
         return (
             f"\nseed {self._seed}: {found['records']:,} records ({self.load.ledger.aborted:,} more were aborted) in "
             f"{found['segments']:,} segments, {found['epochs']:,} epochs; {said.count('partition reset'):,} set "
-            f"back; orders {dict(self._requests)}\n{done}\nstorm, settling, leaving and proof took {spent}"
+            f"back; requests {dict(self._requests)}\n{done}\nstorm, settling, leaving and proof took {spent}"
         )

@@ -1,4 +1,4 @@
-"""Objects changed by compare-and-swap: a change is made once, whatever the store answers and whoever else writes."""
+"""Objects changed by compare-and-swap: each change is made once, whatever the store answers and others write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The faulty store fails as it was told to, and in no other way."""
+"""The faulty store has exactly the configured faults."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ def test_every_call_can_have_each_of_its_faults() -> None:
 
 
 def increment(store: ObjectStore, name: str) -> None:
-    """Count up until an own mark is in: repeats whatever is unknown, and looks before it writes again."""
+    """Count up until the own mark is in the object: repeat unknown results, and read before writing again."""
     while True:
         try:
             blob = store.get("counter")

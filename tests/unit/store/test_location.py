@@ -1,4 +1,4 @@
-"""URLs of logs: what they mean, and which are refused."""
+"""URLs of logs: their meaning, and refused ones."""
 
 from __future__ import annotations
 

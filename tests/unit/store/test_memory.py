@@ -1,4 +1,4 @@
-"""The reference store beyond the contract: what tests on it lean on."""
+"""The reference store, beyond the common contract: behaviour that other tests rely on."""
 
 from __future__ import annotations
 

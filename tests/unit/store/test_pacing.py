@@ -1,4 +1,4 @@
-"""The throttle's seam: each byte of a body is asked for exactly once, when it moves, in small pieces."""
+"""Throttled requests: each byte of a body is reserved exactly once, when it is transferred, in small pieces."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class CountingPacer:
 
 
 class TokenBucket:
-    """`rate` bytes a second and at most one chunk ahead; time is its own, so no test waits for it or depends on it.
+    """A bucket with `rate` bytes a second and at most one chunk ahead, on its own time, so that no test waits for it.
 
     `ahead_max` is the most by which what really went over the wire (as `moved` says) ran ahead of what was allowed.
     """
@@ -59,10 +59,10 @@ class TokenBucket:
         self.grants.append((self.now_s, n_bytes))
 
     def owe(self, n_bytes: int) -> None:
-        """What is owed is not among the grants: this bucket is about bodies."""
+        """Ignore owed bytes: this bucket is about bodies."""
 
     def burst_max(self, window_s: float) -> int:
-        """The most bytes that were granted within any `window_s`."""
+        """Return the most bytes that were granted within any `window_s`."""
         best = first = total = 0
         for at, n_bytes in self.grants:
             total += n_bytes
@@ -135,7 +135,7 @@ def test_requests_without_a_body_reserve_nothing(opened: Callable[[Pacer], S3Sto
 
 
 def test_all_bytes_on_the_wire_are_counted(local_s3: LocalS3Process, bucket: str) -> None:
-    """Heads are counted within a twentieth, since nobody sees what the client and the server add to them."""
+    """Headers are counted within a twentieth, as the additions of client and server are not visible."""
     pacer, data = CountingPacer(), os.urandom(100_000)
     with WireMeter(local_s3.port) as meter:
         store = S3Store(bucket, endpoint_url=meter.url, access_key_id="k", secret_access_key="s", pacer=pacer)
@@ -155,7 +155,7 @@ def test_all_bytes_on_the_wire_are_counted(local_s3: LocalS3Process, bucket: str
 
 
 def test_ten_megabytes_are_transferred_at_a_steady_rate(local_s3: LocalS3Process, bucket: str) -> None:
-    """At 2 MB/s no quarter of a megabyte goes at once, and what passes on the wire never runs ahead of the grants."""
+    """At 2 MB/s no quarter of a megabyte is sent at once, and the bytes on the wire never exceed the grants."""
     data = os.urandom(10_000_000)
     headers = 4_096  # of one request, or of one answer
     with WireMeter(local_s3.port) as meter:
@@ -255,7 +255,7 @@ def test_a_missing_object_reserves_nothing(opened: Callable[[Pacer], S3Store]) -
 
 
 def test_chunked_bodies_are_paced_with_their_framing() -> None:
-    """Over TLS boto3 frames a body and puts its checksum behind it: the frame must come out whole."""
+    """Over TLS boto3 sends a body in chunks with its checksum at the end, and the framing must stay intact."""
     data = os.urandom(2_500_000)
 
     def framed() -> AwsChunkedWrapper:

@@ -1,4 +1,4 @@
-"""The probe accepts stores that keep the promise and finds each kind of store that does not."""
+"""The probe accepts stores with correct conditional writes and detects each kind of wrong store."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from tests.support.versitygw import Versitygw
 
 
 def probe(store: ObjectStore, topics_dir: str, random: Random, clock: Clock | None = None, *, rounds: int = 2) -> None:
-    """The probe of a process whose waits take no time."""
+    """Run the probe in a process whose waits take no time."""
     probing.probe(store, topics_dir, clock or ManualClock(), random, rounds=rounds)
 
 
 class Broken(MemoryStore):
-    """A store with something wrong; `overwrite` is the write that nobody should have."""
+    """A store with a defect; `overwrite` is the write that must not happen."""
 
     def overwrite(self, key: str, data: Bytes) -> PutResult:
         with self._lock:
@@ -63,7 +63,7 @@ class IgnoresIfMatch(Broken):
 
 
 class IfMatchMeansExists(Broken):
-    """Any ETag will do."""
+    """A store whose updates accept any ETag."""
 
     def put(self, key: str, data: Bytes, mode: PutMode) -> PutResult:
         if isinstance(mode, Update) and self.is_there(key):
@@ -72,7 +72,7 @@ class IfMatchMeansExists(Broken):
 
 
 class UpdateCreates(Broken):
-    """An update of what is not there makes it."""
+    """A store whose updates create a missing object."""
 
     def put(self, key: str, data: Bytes, mode: PutMode) -> PutResult:
         if isinstance(mode, Update) and not self.is_there(key):
@@ -81,7 +81,7 @@ class UpdateCreates(Broken):
 
 
 class Inverted(Broken):
-    """`If-None-Match: *` the wrong way round, as one gateway had it."""
+    """A store that inverts `If-None-Match: *`, as one gateway did."""
 
     def put(self, key: str, data: Bytes, mode: PutMode) -> PutResult:
         if isinstance(mode, Create) and not self.is_there(key):
@@ -90,7 +90,7 @@ class Inverted(Broken):
 
 
 class RefusesAndWrites(Broken):
-    """Answers 412 and writes all the same."""
+    """A store that answers 412 and writes nevertheless."""
 
     def put(self, key: str, data: Bytes, mode: PutMode) -> PutResult:
         try:
@@ -106,7 +106,7 @@ class NeverUpdates(Broken):
 
 
 class OtherEtags(Broken):
-    """A read gives another ETag than the write did: no commit could ever follow a read."""
+    """A store whose reads return another ETag than its writes, so that no commit could follow a read."""
 
     def get(self, key: str, max_bytes: int | None = None) -> Blob:
         blob = super().get(key, max_bytes)
@@ -114,7 +114,7 @@ class OtherEtags(Broken):
 
 
 class ChecksFirstWritesLater(Broken):
-    """Judges the condition, then writes: two at once both win. The barrier makes sure that they meet."""
+    """A store that checks, then writes, so that two concurrent writes both win. The barrier makes them meet."""
 
     def __init__(self, mode: type[Create | Update]) -> None:
         super().__init__()
@@ -262,7 +262,7 @@ def test_an_unreachable_store_is_reported_after_the_time_limit() -> None:
 
 @pytest.mark.parametrize("kind", BROKEN)
 def test_no_fault_makes_a_wrong_store_pass(kind: type[Broken]) -> None:
-    """Each request of the probe that finds the mistake fails once, in each way: the mistake is found all the same."""
+    """Each request of a detecting probe fails once, in each way, and the defect is still detected."""
     clean = FaultyStore(kind())
     with pytest.raises(ConditionsIgnored):
         probe(clean, "t", Random(1), rounds=0)
@@ -276,7 +276,7 @@ def test_no_fault_makes_a_wrong_store_pass(kind: type[Broken]) -> None:
 def test_two_winners_of_a_race_fail_the_store_although_a_third_write_was_not_answered(
     mode: type[Create | Update],
 ) -> None:
-    """The store does it once: who would race again, as one answer is missing, would find nothing."""
+    """The store does it once: another race, because of the missing answer, would find nothing."""
 
     class Once(Broken):
         racing: str = ""
@@ -295,7 +295,7 @@ def test_two_winners_of_a_race_fail_the_store_although_a_third_write_was_not_ans
 
 
 def test_a_race_with_a_missing_answer_is_run_again() -> None:
-    """Of the two that may have won, one was not heard; nobody knows what the store did."""
+    """The answer of one of the two possible winners is missing, so the result is unknown."""
     lost = [Fault(lambda call: call.operation == "put" and call.number > 10, FaultKind.LOST_ANSWER)]
     store = FaultyStore(MemoryStore(), lost)
     probe(store, "t", Random(1), rounds=1)

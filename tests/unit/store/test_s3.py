@@ -1,4 +1,4 @@
-"""How the S3 store hears answers: what every refusal, half an answer and silence becomes.
+"""Answers of S3 servers and the resulting errors: refusals, incomplete answers and silence.
 
 The server is a script: each request takes the next answer of a list. So the tests also see exactly which requests were
 sent, how often, and with which headers.

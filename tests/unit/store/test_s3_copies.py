@@ -1,4 +1,4 @@
-"""Which requests a copy inside a store, and an upload that goes on, are made of; and what becomes of odd answers."""
+"""Requests of a copy inside a store and of a resumed upload, and unusual answers to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The S3 store goes on by other credentials than it was opened with."""
+"""The S3 store continues with other credentials than it was opened with."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def server() -> Iterator[ScriptedServer]:
 
 
 def key_of(asked: Asked) -> str:
-    """The access key id by which a request was signed."""
+    """Return the access key id that signed a request."""
     return asked.headers["Authorization"].partition("Credential=")[2].partition("/")[0]
 
 
 def test_a_store_continues_with_renewed_credentials(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """As boto3 finds them, in a file that somebody has written anew; an upload that was begun goes on."""
+    """boto3 reads a replaced credentials file again; an unfinished upload continues."""
     credentials = tmp_path / "credentials"
 
     def write(key_id: str) -> None:

@@ -1,4 +1,4 @@
-"""S3 over TLS, the way it is used on Amazon: boto3 then frames a body in chunks and sends its checksum behind it.
+"""S3 over TLS as on Amazon: boto3 sends a body in chunks, followed by its checksum.
 
 moto does not check what arrives. This server does: it takes the frames apart and compares the checksum.
 """
@@ -113,7 +113,7 @@ class CountingPacer:
         self.asked.append(n_bytes)
 
     def owe(self, n_bytes: int) -> None:
-        """Heads are not what is counted here."""
+        """Headers are not counted here."""
 
 
 @pytest.fixture

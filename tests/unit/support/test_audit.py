@@ -1,4 +1,4 @@
-"""`make audit` never calls a package clean that nobody answered about."""
+"""`make audit` never reports a package as clean without an answer about it."""
 
 from __future__ import annotations
 

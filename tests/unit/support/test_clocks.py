@@ -1,4 +1,4 @@
-"""The clocks that tests put off: what moves, and what must not."""
+"""Skewed clocks for tests: times that jump, and times that must not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ for _ in sys.stdin:
 
 
 def test_a_child_process_has_another_time_of_day_and_no_other_monotonic_time(tmp_path: Path) -> None:
-    """What boto3 signs with, `datetime`, is right throughout."""
+    """`datetime`, with which boto3 signs, stays correct."""
     processes = SkewedProcesses(tmp_path)
     command = [sys.executable, "-c", ASKS]
     environment = {**os.environ, **processes.environment}

@@ -1,4 +1,4 @@
-"""The table of where the time of the tests went, from a run of its own with two workers."""
+"""The table of the tests' durations, from a separate run with two workers."""
 
 from __future__ import annotations
 

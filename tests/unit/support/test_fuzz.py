@@ -1,4 +1,4 @@
-"""A few seconds of fuzzing of every decoder; `tests/soak/test_fuzz.py` goes on for an hour."""
+"""A few seconds of fuzzing of every decoder; `tests/soak/test_fuzz.py` runs for an hour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every planted bug still fits the code, and `make mutants` chooses and reports as it should."""
+"""Every planted bug applies to the code, and `make mutants` selects and reports correctly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pictures of the documentation: drawn from their present sources, and complete without any other host."""
+"""The pictures of the documentation are drawn from their present sources and need no other host."""
 
 from __future__ import annotations
 

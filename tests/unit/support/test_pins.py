@@ -1,4 +1,4 @@
-"""requirements/ has a hash for each file that is installed, and the versions of constraints.txt."""
+"""requirements/ has a hash for each installed file, and the versions of constraints.txt."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_other_lines_are_refused(text: str) -> None:
 
 
 def test_every_installation_requires_hashes() -> None:
-    """Each `pip install` of the Makefile and the recipes: with hashes, or of what is here already."""
+    """Each `pip install` of the Makefile and the Dockerfiles uses hashes or local files."""
     texts = [ROOT / "Makefile", *(ROOT / "infra" / "images").glob("*/Dockerfile")]
     commands = [
         command

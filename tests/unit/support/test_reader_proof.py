@@ -1,4 +1,4 @@
-"""The judge of readers sees each thing that must not be, and nothing where all is well."""
+"""The judge of readers finds each flaw, and none in a sound read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The storm's readers, without a storm: right readers pass, and one that loses, repeats or keeps a record is caught."""
+"""The storm's readers, without a storm: correct readers pass, and one that loses, repeats or keeps a record fails."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Damage = Callable[[list[Record]], list[Record]]
 
 
 class OpenStore(MemoryStore):
-    """Its own location."""
+    """A store that is its own location."""
 
     def open(self) -> OpenStore:
         return self
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
 
 @pytest.fixture
 def world() -> World:
-    """A log that has been written, cleaned where it was old, and written again."""
+    """Return a log that was written, cleaned in its old part, and written again."""
     world = World(cast("S3Location", OpenStore()), Pace(lag_s=0, delete_retention_s=60, write_every_s=0, keys=20))
     writer, cleaner = Writer(world, 3).open(), Cleaner(world, 3).open()
     for _ in range(6):
@@ -41,7 +41,7 @@ def world() -> World:
 
 
 class Broken:
-    """A log whose latest states and reads are not what they should be."""
+    """A log with wrong latest states and reads."""
 
     def __init__(self, log: Log, damage: Damage) -> None:
         self._log, self._damage = log, damage

@@ -1,4 +1,4 @@
-"""Who keeps the broker of a test run: it ends when its last user has gone, and not before."""
+"""The shared broker of a test run ends after its last user, and not before."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.shared_broker import SharedBroker, keep
 
 @dataclass(slots=True)
 class Pretended:
-    """What a keeper asks of a broker."""
+    """The part of a broker that its keeper uses."""
 
     port: int
     folder: Path

@@ -1,4 +1,4 @@
-"""The storm's own parts that need no server: its schedule, its judge, its summary, and the plain reader's imports."""
+"""Parts of the storm that need no server: its schedule, its judge, its summary, and the plain reader's imports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tiers of the tests: what `make test` and the rest of `make test-full` run is everything, once."""
+"""The tiers of the tests: `make test` and the rest of `make test-full` together run each test once."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_a_default_port_in_use_is_an_error_with_a_hint() -> None:
             holder.bind(("127.0.0.1", 8083))
             holder.listen()
         except OSError:
-            pass  # somebody else has it, which does as well
+            pass  # another process has it, which has the same effect
         with pytest.raises(ConfigError) as caught, listening(by_default):
             pass
     assert caught.value.key == "listeners"

@@ -179,7 +179,7 @@ def test_a_waiting_batch_is_checked_again_at_intervals_while_other_schemas_are_p
     checks = FakeChecks()
     rig = make(checks=checks)
     rig.values(0, b"?a")
-    checks.known = True  # mine is there; somebody else's is still asked for
+    checks.known = True  # this batch's schema is known; another one is still pending
     rig.validation.resume_waiting()
     assert rig.writer.position == 0
     rig.clock.advance(1000)

@@ -29,7 +29,7 @@ def test_a_restart_of_the_connector_renews_its_tasks_without_a_restart() -> None
     assert [tasks.live(number).pid for number in range(2)] == pids
     assert renewed == ["worker"]
     supervisor.follow(desired_state._next(asked, desired_state.restart(RestartScope.ALL)(asked), "id 2"), "me")
-    assert renewed == ["worker"], "a task that starts looks up everything anyway"
+    assert renewed == ["worker"], "a restarted task looks up everything anyway"
 
 
 def test_a_desired_state_with_a_connector_restart_is_read_back() -> None:

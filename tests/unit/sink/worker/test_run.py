@@ -159,7 +159,7 @@ def test_an_unreachable_store_stops_no_task_and_the_desired_state_holds(ran: Run
         return True
 
     faulty.add(Fault(noted, FaultKind.UNAVAILABLE, times=100_000))
-    wait_for(lambda: len(asked) > 20, 60, "the orders and the roll call are asked for in vain")
+    wait_for(lambda: len(asked) > 20, 60, "the desired state and the worker registry are requested without an answer")
     assert one.tasks.live().commands == []
     assert one.worker.service.target() is RunState.RUNNING
     assert one.worker.service.is_alive()
@@ -222,7 +222,7 @@ def test_a_worker_whose_tasks_have_all_failed_ends_only_without_a_rest_api(ran: 
 def test_a_worker_has_the_configured_id(ran: Run) -> None:
     store = MemoryStore()
     one = ran(store, worker_id="pod 1/a")
-    wait_for(lambda: len(objects(store)) == 2, 10, "it is on the roll")
+    wait_for(lambda: len(objects(store)) == 2, 10, "it is registered")
     assert one.worker.service.worker_id == "pod 1/a"
     assert objects(store)[1] == "workers/pod%201%2Fa.json"
 

@@ -86,7 +86,7 @@ def test_credentials_are_looked_up_at_intervals_and_not_at_each_refusal() -> Non
     with pytest.raises(AccessRefused):
         access.put("k", b"x", Create())
     assert store.renewals == 2
-    access.renew()  # because somebody asks for it
+    access.renew()  # on request
     assert store.renewals == 3
 
 
