@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -105,7 +105,7 @@ class _OpenFile:
         self.rows = 0
         self._first = self._last = -1
         self._writer = pq.ParquetWriter(
-            staged,
+            cast("IO[bytes]", staged),  # it has what pyarrow calls of a file
             schema,
             compression="zstd",
             use_dictionary=True,

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,8 @@ from keyfold.export.request import OnError
 from keyfold.formats.column_width import in_parts
 from keyfold.formats.columns import BadRows, Column
 from keyfold.formats.format import RecordPart
-from keyfold.formats.format_mismatch import mismatch_at
+from keyfold.formats.format_mismatch import FormatMismatch, mismatch_at
+from keyfold.log.arrow_columns import ArrowArray, arrow_schema
 from keyfold.log.names import Place
 
 _EXAMPLES: Final = 5
@@ -51,7 +52,7 @@ class RowConverter:
         parts = [pa.field(part.value, column.type) for part, column in self._columns.items()]
         if self._on_error is OnError.NULL:
             parts += [pa.field(f"{part.value}_error", pa.string()) for part in RecordPart]
-        return pa.schema(
+        return arrow_schema(
             [
                 pa.field("partition", pa.int32(), nullable=False),
                 pa.field("offset", pa.int64(), nullable=False),
@@ -78,7 +79,7 @@ class RowConverter:
         bad = {part: found.mismatches for part, found in decoded.items() if found.mismatches}
         if bad:
             self._judge(place, batch.column("offset"), bad, mismatches)
-        made: dict[str, Any] = {name: batch.column(name) for name in batch.schema.names}
+        made: dict[str, ArrowArray] = {name: batch.column(name) for name in batch.schema.names}
         made |= {part.value: found.array for part, found in decoded.items()}
         made["partition"] = pa.repeat(pa.scalar(place.partition, pa.int32()), len(batch))
         if self._on_error is OnError.NULL:
@@ -88,7 +89,7 @@ class RowConverter:
         return table.filter(_others(bad.values(), len(batch))) if bad and self._on_error is OnError.SKIP else table
 
     def _judge(
-        self, place: Place, offsets: pa.Array, bad: dict[RecordPart, BadRows], mismatches: FormatMismatches
+        self, place: Place, offsets: ArrowArray, bad: dict[RecordPart, BadRows], mismatches: FormatMismatches
     ) -> None:
         found = sorted(((row, part, mismatch) for part, rows in bad.items() for row, mismatch in rows), key=_by_row)
         errors = (
@@ -104,15 +105,15 @@ class RowConverter:
             mismatches.nulled += len(found)
 
 
-def _by_row(found: tuple[int, RecordPart, Any]) -> int:
+def _by_row(found: tuple[int, RecordPart, FormatMismatch]) -> int:
     return found[0]
 
 
-def _as(array: Any, kind: pa.DataType) -> Any:
+def _as(array: ArrowArray, kind: pa.DataType) -> ArrowArray:
     return array if array.type == kind else array.cast(kind)
 
 
-def _errors(bad: Iterable[tuple[int, Any]], size: int) -> pa.Array:
+def _errors(bad: Iterable[tuple[int, FormatMismatch]], size: int) -> ArrowArray:
     """Return the error of each row, null for none."""
     texts: list[str | None] = [None] * size
     for row, mismatch in bad:
@@ -120,7 +121,7 @@ def _errors(bad: Iterable[tuple[int, Any]], size: int) -> pa.Array:
     return pa.array(texts, pa.string())
 
 
-def _others(bad: Iterable[BadRows], size: int) -> pa.Array:
+def _others(bad: Iterable[BadRows], size: int) -> ArrowArray:
     keep = np.ones(size, np.bool_)
     for rows in bad:
         keep[[row for row, _ in rows]] = False

@@ -18,7 +18,7 @@ and a record that holds itself, have no type in Arrow: a reader's schema without
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 
@@ -46,7 +46,7 @@ _PRIMITIVES: Final[Mapping[str, Any]] = {
     "bytes": pa.binary(),
     "string": pa.string(),
 }
-_UNITS: Final = {"millis": "ms", "micros": "us", "nanos": "ns"}
+_UNITS: Final[dict[str, Literal["ms", "us", "ns"]]] = {"millis": "ms", "micros": "us", "nanos": "ns"}
 _DECIMAL128_DIGITS: Final = 38
 _DECIMAL256_DIGITS: Final = 76
 

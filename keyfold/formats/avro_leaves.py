@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from keyfold.formats.avro_resolve import ReadLeaf
 from keyfold.formats.avro_schema import Fixed, Logical
 from keyfold.formats.logical_types import PER_SECOND, unit_of
+from keyfold.log.arrow_columns import ArrowArray, buffer_of, nulls
 from keyfold.log.arrow_headers import Spans, cut
 from keyfold.log.arrow_numbers import Ints, Misplaced, Octets, read_numbers, refuse
 
@@ -44,7 +45,9 @@ class Leaves:
         refuse(at > limits, _EARLY)
         return values, at
 
-    def read(self, action: ReadLeaf, kind: pa.DataType | None, at: Ints, limits: Ints) -> tuple[pa.Array | None, Ints]:
+    def read(
+        self, action: ReadLeaf, kind: pa.DataType | None, at: Ints, limits: Ints
+    ) -> tuple[ArrowArray | None, Ints]:
         """Values as an array of `kind` (None: they are passed over), and the positions behind them."""
         written, logical = action.written, action.target.logical
         if isinstance(written, Fixed):
@@ -52,7 +55,7 @@ class Leaves:
             refuse(at_end > limits, _EARLY)
             return None if kind is None else self._fixed(at, written, logical, kind), at_end
         if written.kind == "null":
-            return None if kind is None else pa.nulls(len(at), kind), at
+            return None if kind is None else nulls(len(at), kind), at
         if written.kind in {"int", "long"}:
             values, at = self.numbers(at, limits)
             if written.kind == "int":
@@ -62,7 +65,7 @@ class Leaves:
             return self._bytes(action, kind, at, limits)
         return self._flat(written.kind, kind, at, limits)
 
-    def _flat(self, name: str, kind: pa.DataType | None, at: Ints, limits: Ints) -> tuple[pa.Array | None, Ints]:
+    def _flat(self, name: str, kind: pa.DataType | None, at: Ints, limits: Ints) -> tuple[ArrowArray | None, Ints]:
         size = {"boolean": 1, "float": 4, "double": 8}[name]
         refuse(at + size > limits, _EARLY)
         if name == "boolean":
@@ -83,7 +86,7 @@ class Leaves:
         refuse((sizes < 0) | (sizes > limits - at), "a length reaches beyond its end")
         return Spans(at, sizes), at + sizes
 
-    def texts(self, spans: Spans) -> pa.Array:
+    def texts(self, spans: Spans) -> ArrowArray:
         """Bytes as strings. Raises `Misplaced` where one is not UTF-8."""
         try:
             return cut(self.raw, spans).cast(pa.string())
@@ -92,7 +95,7 @@ class Leaves:
 
     def _bytes(
         self, action: ReadLeaf, kind: pa.DataType | None, at: Ints, limits: Ints
-    ) -> tuple[pa.Array | None, Ints]:
+    ) -> tuple[ArrowArray | None, Ints]:
         spans, behind = (Spans(at, limits - at), limits) if action.is_rest else self.spans(at, limits)
         if kind is None:
             return None, behind
@@ -107,7 +110,7 @@ class Leaves:
                 raise Unsuited
         return as_kind(found, kind), behind
 
-    def _fixed(self, at: Ints, written: Fixed, logical: Logical | None, kind: pa.DataType) -> pa.Array:
+    def _fixed(self, at: Ints, written: Fixed, logical: Logical | None, kind: pa.DataType) -> ArrowArray:
         if pa.types.is_decimal(kind):
             spans = Spans(at, np.full(len(at), written.size, np.int64))
             return self._decimals(spans, _scale(written.logical, logical), kind)
@@ -116,9 +119,9 @@ class Leaves:
         found = np.ascontiguousarray(self._gathered(at, written.size))
         if pa.types.is_string(kind):
             return _uuid_texts(found)
-        return as_kind(pa.Array.from_buffers(pa.binary(written.size), len(at), [None, pa.py_buffer(found)]), kind)
+        return as_kind(pa.Array.from_buffers(pa.binary(written.size), len(at), [None, buffer_of(found)]), kind)
 
-    def _decimals(self, spans: Spans, scale: int, kind: pa.DataType) -> pa.Array:
+    def _decimals(self, spans: Spans, scale: int, kind: pa.DataType) -> ArrowArray:
         """Big-endian numbers of any size as decimals."""
         longest = int(spans.sizes.max())
         if longest > _DECIMAL_BYTES or scale > _DECIMAL_DIGITS or not pa.types.is_decimal128(kind):
@@ -129,7 +132,7 @@ class Leaves:
             has = spans.sizes > place
             found[has, place] = self.octets[(spans.starts + spans.sizes - 1 - place)[has]]
         wide = pa.decimal128(_DECIMAL_DIGITS, scale)
-        return as_kind(pa.Array.from_buffers(wide, len(found), [None, pa.py_buffer(found)]), kind)
+        return as_kind(pa.Array.from_buffers(wide, len(found), [None, buffer_of(found)]), kind)
 
 
 def _scale(written: Logical | None, target: Logical | None) -> int:
@@ -138,7 +141,7 @@ def _scale(written: Logical | None, target: Logical | None) -> int:
     return logical.scale
 
 
-def _counted(values: Ints, written: Logical | None, target: Logical | None, kind: pa.DataType) -> pa.Array:
+def _counted(values: Ints, written: Logical | None, target: Logical | None, kind: pa.DataType) -> ArrowArray:
     """Whole numbers as what they count."""
     if pa.types.is_floating(kind):
         return as_kind(pa.array(values.astype(np.float64)), kind)
@@ -158,7 +161,7 @@ def _counted(values: Ints, written: Logical | None, target: Logical | None, kind
     return pa.array(values).view(kind)
 
 
-def as_kind(found: pa.Array, kind: pa.DataType) -> pa.Array:
+def as_kind(found: ArrowArray, kind: pa.DataType) -> ArrowArray:
     """An array of `kind`. Raises `Misplaced` where a value has no place in it."""
     if found.type == kind:
         return found
@@ -172,11 +175,11 @@ _HEX: Final = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode
 _UUID_GROUPS: Final = (4, 6, 8, 10)
 
 
-def _uuid_texts(found: Any) -> pa.Array:
+def _uuid_texts(found: Any) -> ArrowArray:
     digits = _HEX[found].reshape(len(found), 32)
     parts: list[Any] = []
     for low, high in zip((0, *_UUID_GROUPS), (*_UUID_GROUPS, 16), strict=True):
         parts += [digits[:, 2 * low : 2 * high], np.full((len(found), 1), ord("-"), np.uint8)]
     texts = np.ascontiguousarray(np.concatenate(parts[:-1], axis=1))
     bounds = np.arange(len(found) + 1, dtype=np.int32) * texts.shape[1]
-    return pa.Array.from_buffers(pa.string(), len(found), [None, pa.py_buffer(bounds), pa.py_buffer(texts)])
+    return pa.Array.from_buffers(pa.string(), len(found), [None, buffer_of(bounds), buffer_of(texts)])

@@ -11,10 +11,11 @@ value is wrong, or reading one by one is the better way, which also says what is
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias, cast
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from keyfold.formats.avro_default import default_value
@@ -30,7 +31,9 @@ from keyfold.formats.avro_resolve import (
 )
 from keyfold.formats.avro_schema import Primitive
 from keyfold.formats.column_width import ColumnMemory, null_bytes
+from keyfold.log.arrow_columns import ArrowArray, column_of, lists_of
 from keyfold.log.arrow_numbers import PADDING, Ints, Misplaced, refuse
+from keyfold.runtime.buffers import Bytes
 
 __all__ = ["Misplaced", "Unsuited", "padded", "read_arrow"]
 
@@ -39,23 +42,26 @@ _FEW_ITEMS: Final = 65_536
 _ROUNDS: Final = 16
 _FEW_VALUES: Final = 128
 
-Found = tuple[pa.Array | None, Ints]
+ListType: TypeAlias = "pa.ListType[pa.DataType]"
+MapType: TypeAlias = "pa.MapType[pa.DataType, pa.DataType, pa.DataType]"
+Found: TypeAlias = "tuple[ArrowArray | None, Ints]"
 
 
-def padded(raw: Any) -> bytes:
+def padded(raw: Bytes) -> bytes:
     """Raw bytes as `read_arrow` takes them."""
     return b"".join([raw, bytes(PADDING)])
 
 
 def read_arrow(
     action: Action, kind: pa.DataType, raw: bytes, starts: Ints, ends: Ints, memory: ColumnMemory
-) -> pa.Array:
+) -> ArrowArray:
     """The values at `[starts, ends)` of `padded` bytes, which ascend, as an array of `kind`.
 
     Raises `Misplaced`, `Unsuited` and `TooWide`.
     """
     found, at = _Walk(Leaves(raw), memory).read(action, kind, starts, ends)
     refuse(at != ends, "it does not end where its data ends")
+    assert found is not None, "an array of a kind must be made"
     return found
 
 
@@ -76,18 +82,18 @@ class _Walk:
             case ReadUnion():
                 return self._union(action, kind, at, limits)
             case ReadRecord():
-                return self._record(action, kind, at, limits)
+                return self._record(action, cast("pa.StructType | None", kind), at, limits)
             case ReadEnum():
                 return self._enum(action, kind, at, limits)
             case ReadArray():
-                return self._array(action, kind, at, limits)
+                return self._array(action, cast("ListType | None", kind), at, limits)
             case ReadMap():
-                return self._map(action, kind, at, limits)
+                return self._map(action, cast("MapType | None", kind), at, limits)
         raise Misplaced(0, action.message)
 
-    def _record(self, action: ReadRecord, kind: pa.DataType | None, at: Ints, limits: Ints) -> Found:
+    def _record(self, action: ReadRecord, kind: pa.StructType | None, at: Ints, limits: Ints) -> Found:
         count = len(at)
-        arrays: list[Any] = [None] * (0 if kind is None else kind.num_fields)
+        arrays: list[ArrowArray | None] = [None] * (0 if kind is None else kind.num_fields)
         for step, place in action.steps:
             wanted = None if kind is None or place is None else kind.field(place).type
             found, at = self.read(step, wanted, at, limits)
@@ -96,11 +102,11 @@ class _Walk:
         if kind is None:
             return None, at
         for place in action.defaults:
-            field = action.target.fields[place]
-            one = pa.array([default_value(field.type, field.default, raw=True)], kind.field(place).type)
+            member = action.target.fields[place]
+            one = pa.array([default_value(member.type, member.default, raw=True)], kind.field(place).type)
             self._memory.reserve(count * one.nbytes)
             arrays[place] = one.take(pa.array(np.zeros(count, np.int64)))
-        return pa.StructArray.from_arrays(arrays, fields=list(kind)), at
+        return pa.StructArray.from_arrays(cast("list[ArrowArray]", arrays), fields=list(kind)), at
 
     def _union(self, action: ReadUnion, kind: pa.DataType | None, at: Ints, limits: Ints) -> Found:
         branches, at = self._leaves.numbers(at, limits)
@@ -110,13 +116,14 @@ class _Walk:
             return self.read(action.branches[first], kind, at, limits)
         behind = at.copy()
         order = np.full(len(at), -1, np.int64)
-        pieces: list[Any] = []
+        pieces: list[ArrowArray] = []
         placed = 0
         for number, branch in enumerate(action.branches):
             rows = np.flatnonzero(branches == number)
             if len(rows) and not _is_null(branch):
                 found, behind[rows] = self.read(branch, kind, at[rows], limits[rows])
-                pieces.append(found)
+                if found is not None:
+                    pieces.append(found)
                 order[rows] = np.arange(placed, placed + len(rows))
                 placed += len(rows)
         if kind is None:
@@ -124,7 +131,7 @@ class _Walk:
         if placed < len(at):
             self._memory.reserve((len(at) - placed) * null_bytes(kind))
         joined = pa.concat_arrays(pieces) if pieces else pa.array([], kind)
-        return joined.take(pa.array(order, mask=order < 0)), behind
+        return joined.take(column_of(order, mask=order < 0)), behind
 
     def _enum(self, action: ReadEnum, kind: pa.DataType | None, at: Ints, limits: Ints) -> Found:
         numbers, at = self._leaves.numbers(at, limits)
@@ -135,20 +142,20 @@ class _Walk:
         refuse(unknown[numbers], "a symbol is not in the reader's enum")
         self._memory.reserve(int(np.array([len(symbol or "") for symbol in action.symbols])[numbers].sum()))
         symbols = pa.array([symbol or "" for symbol in action.symbols], pa.string())
-        return as_kind(symbols.take(pa.array(numbers)), kind), at
+        return as_kind(symbols.take(column_of(numbers)), kind), at
 
-    def _array(self, action: ReadArray, kind: pa.DataType | None, at: Ints, limits: Ints) -> Found:
+    def _array(self, action: ReadArray, kind: ListType | None, at: Ints, limits: Ints) -> Found:
         wanted = None if kind is None else kind.value_type
         items = _Items(self._leaves, at, limits)
         pieces = items.rounds(lambda at, limits: self.read(action.items, wanted, at, limits))
         if kind is None:
             return None, items.at
-        values = items.in_order(pieces, wanted)
-        return as_kind(pa.ListArray.from_arrays(pa.array(items.bounds()), values), kind), items.at
+        values = items.in_order(pieces, kind.value_type)
+        return as_kind(lists_of(items.bounds(), values), kind), items.at
 
-    def _map(self, action: ReadMap, kind: pa.DataType | None, at: Ints, limits: Ints) -> Found:
+    def _map(self, action: ReadMap, kind: MapType | None, at: Ints, limits: Ints) -> Found:
         wanted = None if kind is None else kind.item_type
-        keys: list[Any] = []
+        keys: list[ArrowArray] = []
 
         def pair(at: Ints, limits: Ints) -> Found:
             spans, at = self._leaves.spans(at, limits)
@@ -160,9 +167,12 @@ class _Walk:
         pieces = items.rounds(pair)
         if kind is None:
             return None, items.at
-        names, values = items.in_order(keys, pa.string()), items.in_order(pieces, wanted)
+        names, values = items.in_order(keys, pa.string()), items.in_order(pieces, kind.item_type)
         items.require_distinct(names)
-        return as_kind(pa.MapArray.from_arrays(pa.array(items.bounds()), names, values), kind), items.at
+        maps = pa.MapArray.from_arrays(  # type: ignore[call-overload]  # the stubs miss columns of any type
+            column_of(items.bounds()), names, values
+        )
+        return as_kind(maps, kind), items.at
 
 
 def _is_null(action: Action) -> bool:
@@ -176,29 +186,30 @@ class _Items:
     leaves: Leaves
     at: Ints
     limits: Ints
-    counts: Any = None
-    owners: Any = None
+    counts: Ints = field(init=False)
+    owners: Ints = field(init=False)
 
-    def rounds(self, read: Callable[[Ints, Ints], Found]) -> list[Any]:
+    def rounds(self, read: Callable[[Ints, Ints], Found]) -> list[ArrowArray]:
         """Read all items with `read`; what each round has found."""
         self.at = self.at.copy()
         self.counts = np.zeros(len(self.at), np.int64)
         left = np.zeros(len(self.at), np.int64)
         rows = np.arange(len(self.at))
-        pieces: list[Any] = []
-        owners: list[Any] = []
+        pieces: list[ArrowArray] = []
+        owners: list[Ints] = []
         while len(rows := self._open(rows, left)):
-            if len(pieces) > _ROUNDS and len(rows) < _FEW_VALUES:
+            if len(owners) > _ROUNDS and len(rows) < _FEW_VALUES:
                 raise Unsuited
             found, self.at[rows] = read(self.at[rows], self.limits[rows])
             left[rows] -= 1
             self.counts[rows] += 1
-            pieces.append(found)
+            if found is not None:
+                pieces.append(found)
             owners.append(rows)
         self.owners = np.concatenate(owners) if owners else np.empty(0, np.int64)
         return pieces
 
-    def _open(self, rows: Any, left: Any) -> Any:
+    def _open(self, rows: Ints, left: Ints) -> Ints:
         """The values that have another item; counts of the next pieces are read where a piece has ended."""
         ended = rows[left[rows] == 0]
         if len(ended):
@@ -214,19 +225,19 @@ class _Items:
             self.at[ended], left[ended] = at, counts
         return rows[left[rows] > 0]
 
-    def in_order(self, pieces: list[Any], kind: pa.DataType) -> pa.Array:
+    def in_order(self, pieces: list[ArrowArray], kind: pa.DataType) -> ArrowArray:
         """All items, those of the first value first."""
         if not pieces:
             return pa.array([], kind)
         if len(pieces) == 1:
             return pieces[0]
-        return pa.concat_arrays(pieces).take(pa.array(np.argsort(self.owners, kind="stable")))
+        return pa.concat_arrays(pieces).take(column_of(np.argsort(self.owners, kind="stable")))
 
-    def bounds(self) -> Any:
+    def bounds(self) -> npt.NDArray[np.int32]:
         """Where each value's items begin and end."""
         return np.concatenate([[0], np.cumsum(self.counts)]).astype(np.int32)
 
-    def require_distinct(self, names: pa.Array) -> None:
+    def require_distinct(self, names: ArrowArray) -> None:
         """Raise `Unsuited` where a map has a key twice: the last one counts."""
         if int(self.counts.max(initial=0)) > 1:
             codes = names.dictionary_encode()

@@ -71,7 +71,7 @@ def measure_of(kind: pa.DataType) -> Callable[[Any], int]:
     return lambda value: null + len(value) if isinstance(value, str | bytes) else null
 
 
-def _measure_of_record(kind: pa.DataType) -> Callable[[Any], int]:
+def _measure_of_record(kind: pa.StructType) -> Callable[[Any], int]:
     null = null_bytes(kind)
     types = [field.type for field in kind]
     texts = [place for place, each in enumerate(types) if pa.types.is_string(each) or pa.types.is_binary(each)]

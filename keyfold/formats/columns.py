@@ -23,6 +23,7 @@ from keyfold.formats.framed_columns import Frame, Raw, find_frames, named_header
 from keyfold.formats.json_values import compile_json
 from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.formats.values import JsonValues, WriterReaders, read_whole, text_of
+from keyfold.log.arrow_columns import ArrowArray, column_of, nulls
 
 BadRows = list[tuple[int, FormatMismatch]]
 
@@ -31,7 +32,7 @@ BadRows = list[tuple[int, FormatMismatch]]
 class Decoded:
     """An array of the column's type, and the rows of it that are null because they do not fit, ascending."""
 
-    array: pa.Array
+    array: ArrowArray
     mismatches: BadRows
 
 
@@ -42,8 +43,8 @@ class Column(Protocol):
     def type(self) -> pa.DataType:
         """The type of all arrays."""
 
-    def decode(self, data: pa.Array, headers: pa.Array | None) -> Decoded:
-        """Decode binary `data`, with the headers of the same records if there are any, into values.
+    def decode(self, data: ArrowArray, headers: ArrowArray | None) -> Decoded:
+        """Turn binary `data`, and the headers of the same records where there are any, into typed values.
 
         Raises `TooWide` where that many rows would take too much memory (see `keyfold.formats.column_width.in_parts`).
         """
@@ -54,7 +55,7 @@ class BytesColumn:
 
     type = pa.binary()
 
-    def decode(self, data: pa.Array, headers: pa.Array | None) -> Decoded:  # noqa: ARG002 - Avro looks at headers
+    def decode(self, data: ArrowArray, headers: ArrowArray | None) -> Decoded:  # noqa: ARG002 - Avro looks at headers
         """See `Column`."""
         return Decoded(data, [])
 
@@ -64,7 +65,7 @@ class StringColumn:
 
     type = pa.string()
 
-    def decode(self, data: pa.Array, headers: pa.Array | None) -> Decoded:  # noqa: ARG002
+    def decode(self, data: ArrowArray, headers: ArrowArray | None) -> Decoded:  # noqa: ARG002
         """See `Column`."""
         try:
             return Decoded(data.cast(pa.string()), [])
@@ -81,7 +82,7 @@ class JsonColumn:
         self._values = JsonValues(exact=has_decimals(schema))
         self._fit = compile_json(schema)
 
-    def decode(self, data: pa.Array, headers: pa.Array | None) -> Decoded:  # noqa: ARG002
+    def decode(self, data: ArrowArray, headers: ArrowArray | None) -> Decoded:  # noqa: ARG002
         """See `Column`."""
         return _within_memory(data, self.type, lambda memory: _one_by_one(data, self._value, self.type, memory))
 
@@ -102,13 +103,13 @@ class AvroColumn:
         self._header = part.schema_header
         self._readers = WriterReaders(schemas, reader, Into.RAW)
 
-    def decode(self, data: pa.Array, headers: pa.Array | None) -> Decoded:
+    def decode(self, data: ArrowArray, headers: ArrowArray | None) -> Decoded:
         """See `Column`."""
         if not len(data):
             return Decoded(pa.array([], self.type), [])
         return _within_memory(data, self.type, lambda memory: self._decoded(data, headers, memory))
 
-    def _decoded(self, data: pa.Array, headers: pa.Array | None, memory: ColumnMemory) -> Decoded:
+    def _decoded(self, data: ArrowArray, headers: ArrowArray | None, memory: ColumnMemory) -> Decoded:
         frames, mismatches = find_frames(data, named_headers(headers, self._header), self._header)
         pieces: list[Any] = []
         order = np.full(len(data), -1, np.int64)
@@ -125,9 +126,9 @@ class AvroColumn:
         if len(pieces) == 1 and len(pieces[0]) == len(data):
             return Decoded(pieces[0], mismatches)
         joined = pa.concat_arrays(pieces) if pieces else pa.array([], self.type)
-        return Decoded(joined.take(pa.array(order, mask=order < 0)), mismatches)
+        return Decoded(joined.take(column_of(order, mask=order < 0)), mismatches)
 
-    def _group(self, data: pa.Array, frame: Frame, memory: ColumnMemory) -> Decoded:
+    def _group(self, data: ArrowArray, frame: Frame, memory: ColumnMemory) -> Decoded:
         """The values of one writer schema. Raises `FormatMismatch` where the schema cannot be had, and `TooWide`."""
         action = self._readers.action(frame.key)
         bytes_of = Raw.of(data)
@@ -137,7 +138,7 @@ class AvroColumn:
         except (Misplaced, Unsuited, RecursionError, pa.ArrowException):
             pass  # one by one it is found which of them are wrong
         read = self._readers.of(frame.key)
-        values = data.take(pa.array(frame.rows))
+        values = data.take(column_of(frame.rows))
         return _one_by_one(values, lambda raw: read_whole(read, raw, frame.begin, frame.key), self.type, memory)
 
 
@@ -145,7 +146,7 @@ class AvroColumn:
 _FEW: Final = 512
 
 
-def _within_memory(data: pa.Array, kind: pa.DataType, decode: Callable[[ColumnMemory], Decoded]) -> Decoded:
+def _within_memory(data: ArrowArray, kind: pa.DataType, decode: Callable[[ColumnMemory], Decoded]) -> Decoded:
     """What `decode` finds. Raises `TooWide`; a row that is too wide by itself is null."""
     memory = ColumnMemory(data.nbytes)
     try:
@@ -155,11 +156,11 @@ def _within_memory(data: pa.Array, kind: pa.DataType, decode: Callable[[ColumnMe
         if len(data) > 1:
             raise
         mismatch = FormatMismatch(f"needs more than {MEMORY_BYTES} bytes as columns, for {data.nbytes} bytes of data")
-        return Decoded(pa.nulls(1, kind), [(0, mismatch)])
+        return Decoded(nulls(1, kind), [(0, mismatch)])
 
 
-def _one_by_one(data: pa.Array, decode: Callable[[bytes], Any], kind: pa.DataType, memory: ColumnMemory) -> Decoded:
-    pieces: list[pa.Array] = []
+def _one_by_one(data: ArrowArray, decode: Callable[[bytes], Any], kind: pa.DataType, memory: ColumnMemory) -> Decoded:
+    pieces: list[ArrowArray] = []
     mismatches: BadRows = []
     measure = measure_of(kind)
     for first in range(0, len(data), _FEW):

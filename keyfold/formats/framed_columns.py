@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-import pyarrow as pa
 
 from keyfold.formats.format_mismatch import FormatMismatch, SchemaKey
 from keyfold.formats.framing import ID_BYTES, head_of, read_frame, read_head
+from keyfold.log.arrow_columns import ArrowArray, ArrowLists, numbers_in, values_of
 from keyfold.log.arrow_numbers import PADDING, Ints
 from keyfold.log.record import Header
 
@@ -35,20 +35,20 @@ class Raw:
     bounds: Ints
 
     @staticmethod
-    def of(data: pa.Array) -> Raw:
+    def of(data: ArrowArray) -> Raw:
         """The bytes of `data`: one copy of them."""
         _, offsets, values = data.buffers()
-        bounds = np.frombuffer(offsets, np.int32)[data.offset : data.offset + len(data) + 1].astype(np.int64)
+        bounds = numbers_in(offsets, np.int32)[data.offset : data.offset + len(data) + 1].astype(np.int64)
         piece = memoryview(values)[int(bounds[0]) : int(bounds[-1])] if values is not None else b""
         return Raw(b"".join([piece, bytes(PADDING)]), bounds - bounds[0])
 
 
-def named_headers(headers: pa.Array | None, name: str) -> dict[int, list[Header]]:
+def named_headers(headers: ArrowArray | None, name: str) -> dict[int, list[Header]]:
     """The headers of one name, by row; rows without one are left out."""
-    if headers is None or not len(headers.flatten()):
+    if headers is None or not len(cast("ArrowLists", headers).flatten()):
         return {}
     found = {}
-    for row, pairs in enumerate(headers.to_pylist()):
+    for row, pairs in enumerate(values_of(headers)):
         mine = [(each["name"], each["value"]) for each in pairs or () if each["name"] == name]
         if mine:
             found[row] = mine
@@ -56,7 +56,7 @@ def named_headers(headers: pa.Array | None, name: str) -> dict[int, list[Header]
 
 
 def find_frames(
-    data: pa.Array, named: Mapping[int, Sequence[Header]], header: str
+    data: ArrowArray, named: Mapping[int, Sequence[Header]], header: str
 ) -> tuple[list[Frame], list[tuple[int, FormatMismatch]]]:
     """The schemas of all rows that are not null, and the rows that name none. `named` are headers that may name it."""
     rows = np.flatnonzero(data.is_valid().to_numpy(zero_copy_only=False))
@@ -67,7 +67,7 @@ def find_frames(
     return _one_by_one(data, rows, named, header)
 
 
-def _common_id(data: pa.Array, rows: Ints) -> int | None:
+def _common_id(data: ArrowArray, rows: Ints) -> int | None:
     """The id that all rows begin with."""
     raw = Raw.of(data)
     if int((raw.bounds[1:] - raw.bounds[:-1])[rows].min()) < ID_BYTES:
@@ -80,14 +80,14 @@ def _common_id(data: pa.Array, rows: Ints) -> int | None:
 
 
 def _one_by_one(
-    data: pa.Array, rows: Ints, named: Mapping[int, Sequence[Header]], header: str
+    data: ArrowArray, rows: Ints, named: Mapping[int, Sequence[Header]], header: str
 ) -> tuple[list[Frame], list[tuple[int, FormatMismatch]]]:
     known: dict[bytes, tuple[SchemaKey, int] | FormatMismatch] = {}
     groups: dict[tuple[SchemaKey, int], list[int]] = {}
     mismatches: list[tuple[int, FormatMismatch]] = []
 
     def frame(row: int) -> tuple[SchemaKey, int] | FormatMismatch:
-        raw: Any = data[row].as_py()
+        raw = data[row].as_py()
         if row in named:
             return _frame(lambda: read_frame(raw, named[row], header))
         head = head_of(raw)

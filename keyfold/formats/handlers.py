@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
-import pyarrow as pa
-
 from keyfold.errors import ConfigError
 from keyfold.formats.avro_schema import NotAvro, Primitive, Type, avro_type
 from keyfold.formats.columns import AvroColumn, BytesColumn, Column, JsonColumn, StringColumn
@@ -18,12 +16,13 @@ from keyfold.formats.framed_columns import find_frames, named_headers
 from keyfold.formats.json_type import Shape
 from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.formats.values import AvroValues, BytesValues, JsonValues, StringValues, Values
+from keyfold.log.arrow_columns import ArrowArray
 
 
 class TypeSurvey(Protocol):
     """Finds the type of a column in the data of one partition, one array after another."""
 
-    def add(self, data: pa.Array, headers: pa.Array | None) -> None:
+    def add(self, data: ArrowArray, headers: ArrowArray | None) -> None:
         """Look at binary `data`. Values that do not fit the format are ignored; decoding reports them."""
 
     def merge(self, other: Any) -> None:
@@ -40,7 +39,7 @@ class AvroSurvey:
         self._header = part.schema_header
         self.keys: set[SchemaKey] = set()
 
-    def add(self, data: pa.Array, headers: pa.Array | None) -> None:
+    def add(self, data: ArrowArray, headers: ArrowArray | None) -> None:
         """See `TypeSurvey.add`."""
         if len(data):
             frames, _ = find_frames(data, named_headers(headers, self._header), self._header)
@@ -74,7 +73,7 @@ class JsonSurvey:
         self._shape = Shape()
         self._values = JsonValues()
 
-    def add(self, data: pa.Array, headers: pa.Array | None) -> None:  # noqa: ARG002 - Avro looks at headers
+    def add(self, data: ArrowArray, headers: ArrowArray | None) -> None:  # noqa: ARG002 - Avro looks at headers
         """See `TypeSurvey.add`."""
         for raw in data.to_pylist():
             if raw is not None:

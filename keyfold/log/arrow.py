@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from keyfold.log.arrow_columns import ArrowArray, column_of
 from keyfold.log.arrow_headers import FEW_RECORDS, HEADERS, Spans, cut, header_list, read_headers
 from keyfold.log.arrow_numbers import PADDING, Flags, Ints, Misplaced, Octets, read_numbers, refuse
 from keyfold.log.avro import SegmentDamaged
@@ -177,9 +178,9 @@ class _Walk:
         self._at = starts
         self._ends = ends
 
-    def arrays(self, offsets: npt.NDArray[Any], names: Sequence[str]) -> list[pa.Array]:
+    def arrays(self, offsets: npt.NDArray[Any], names: Sequence[str]) -> list[ArrowArray]:
         """Return the columns `names`; the records must have these offsets. Raises `Misplaced`."""
-        found: dict[str, pa.Array] = {}
+        found: dict[str, ArrowArray] = {}
         depth = max((_DEPTH[name] for name in names), default=0)
         found["offset"], found["timestamp"], found["timestamp_type"] = self._prefix(offsets)
         for level, name in enumerate(("key", "value"), 1):
@@ -193,14 +194,14 @@ class _Walk:
             refuse(self._at >= self._ends, "reaches beyond its end")
         return [found[name] for name in names]
 
-    def _prefix(self, expected: npt.NDArray[Any]) -> tuple[pa.Array, pa.Array, pa.Array]:
+    def _prefix(self, expected: npt.NDArray[Any]) -> tuple[ArrowArray, ArrowArray, ArrowArray]:
         offsets, at = read_numbers(self._octets, self._at)
         timestamps, at = read_numbers(self._octets, at)
         types = self._octets[at]
         refuse((types > 2 * (len(TIMESTAMP_TYPES) - 1)) | (types & 1 == 1), "has an unknown timestamp type")
         refuse((offsets != expected) | (offsets < 0), "has another offset than its index row")
         self._at = at + 1
-        kinds = pa.DictionaryArray.from_arrays(pa.array((types >> 1).view(np.int8)), _TYPES)
+        kinds = pa.DictionaryArray.from_arrays(column_of((types >> 1).view(np.int8)), _TYPES)
         return pa.array(offsets), pa.array(timestamps).view(RECORDS.field("timestamp").type), kinds
 
     def _optional_bytes(self) -> Spans:
@@ -225,7 +226,7 @@ class _Walk:
         self._at = at + sizes
         return spans
 
-    def _suffix(self, found: dict[str, pa.Array], names: Sequence[str]) -> None:
+    def _suffix(self, found: dict[str, ArrowArray], names: Sequence[str]) -> None:
         """Read headers and leader epoch, and check the record's end."""
         refuse(self._at >= self._ends, "reaches beyond its end")
         has_headers = self._octets[self._at] != 0

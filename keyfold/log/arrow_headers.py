@@ -7,11 +7,12 @@ so on. When few records are left (most have the same few headers, one may have t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, cast
 
 import numpy as np
 import pyarrow as pa
 
+from keyfold.log.arrow_columns import ArrowArray, buffer_of, lists_of, values_of
 from keyfold.log.arrow_numbers import Flags, Ints, Misplaced, Octets, read_numbers, refuse
 from keyfold.log.avro import read_varint
 
@@ -42,7 +43,7 @@ class HeaderSpans:
     ends: Ints
 
 
-def cut(raw: bytes, spans: Spans) -> pa.Array:
+def cut(raw: bytes, spans: Spans) -> ArrowArray:
     """Return the bytes at `spans` as an Arrow binary array, with one copy made by Arrow."""
     n = len(spans.starts)
     bounds = np.empty(2 * n, np.int32)
@@ -50,20 +51,19 @@ def cut(raw: bytes, spans: Spans) -> pa.Array:
     bounds[1::2] = spans.starts + spans.sizes
     wanted = np.zeros(2 * n - 1, np.bool_)
     wanted[0::2] = True
-    pieces = pa.Array.from_buffers(pa.binary(), 2 * n - 1, [None, pa.py_buffer(bounds), pa.py_buffer(raw)])
+    pieces = pa.Array.from_buffers(pa.binary(), 2 * n - 1, [None, buffer_of(bounds), pa.py_buffer(raw)])
     found = pieces.filter(pa.array(wanted))
     if spans.is_null is None:
         return found
     _, offsets, data = found.buffers()
-    valid = pa.py_buffer(np.packbits(~spans.is_null, bitorder="little"))
+    valid = buffer_of(np.packbits(~spans.is_null, bitorder="little"))
     return pa.Array.from_buffers(pa.binary(), n, [valid, offsets, data], int(spans.is_null.sum()), found.offset)
 
 
-def header_list(raw: bytes, row_count: int, spans: HeaderSpans | None) -> pa.Array:
+def header_list(raw: bytes, row_count: int, spans: HeaderSpans | None) -> ArrowArray:
     """Return a list of headers for each row, empty for none. Raises `Misplaced` if a name is not UTF-8."""
     if spans is None:
-        zeros = pa.array(np.zeros(row_count + 1, np.int32))
-        return pa.ListArray.from_arrays(zeros, pa.array([], HEADER))
+        return lists_of(np.zeros(row_count + 1, np.int32), pa.array([], HEADER))
     per_row = np.zeros(row_count + 1, np.int32)
     per_row[spans.rows + 1] = spans.counts
     names = cut(raw, spans.names)
@@ -72,11 +72,11 @@ def header_list(raw: bytes, row_count: int, spans: HeaderSpans | None) -> pa.Arr
     except pa.ArrowInvalid as e:
         raise Misplaced(_first_without_text(spans, names), "has a header name that is not UTF-8") from e
     structs = pa.StructArray.from_arrays([texts, cut(raw, spans.values)], fields=list(HEADER))
-    return pa.ListArray.from_arrays(pa.array(np.cumsum(per_row, dtype=np.int32)), structs)
+    return lists_of(np.cumsum(per_row, dtype=np.int32), structs)
 
 
-def _first_without_text(spans: HeaderSpans, names: pa.Array) -> int:
-    for number, name in enumerate(names.to_pylist()):
+def _first_without_text(spans: HeaderSpans, names: ArrowArray) -> int:
+    for number, name in enumerate(values_of(names)):
         try:
             name.decode()
         except UnicodeDecodeError:
@@ -107,7 +107,7 @@ class _Rounds:
         self._limits = limits
         self._counts, self._at = read_numbers(octets, starts)
         refuse((self._counts <= 0) | (self._counts > limits - self._at), "has an impossible number of headers")
-        self._found: list[tuple[Any, ...]] = []
+        self._found: list[tuple[Ints, Ints, Ints, Ints, Flags]] = []
 
     def walk(self, few_records: int) -> HeaderSpans:
         active = np.arange(len(self._counts))
@@ -126,8 +126,9 @@ class _Rounds:
         values = Spans(value_at[order], value_size[order], is_null[order])
         return HeaderSpans(self._rows, self._counts, names, values, self._at + 1)
 
-    def _columns(self) -> tuple[Any, ...]:
-        return tuple(np.concatenate(column) for column in zip(*self._found, strict=True))
+    def _columns(self) -> tuple[Ints, Ints, Ints, Ints, Flags]:
+        columns = zip(*self._found, strict=True)
+        return cast("tuple[Ints, Ints, Ints, Ints, Flags]", tuple(np.concatenate(column) for column in columns))
 
     def _round(self, active: Ints) -> None:
         """Read the next header of each of `active`."""

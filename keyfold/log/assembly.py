@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from isal.isal_zlib import crc32
 
+from keyfold.log.arrow_columns import ArrowArray, values_of
 from keyfold.log.avro import header_bytes, stored_block
 from keyfold.log.codec import open_codec
 from keyfold.log.encode import SLICE_BYTES, SMALL_BINARY_BYTES
@@ -108,9 +109,9 @@ class IndexRows:
 
     offsets: npt.NDArray[np.int64]
     timestamps: npt.NDArray[np.int64]
-    keys: pa.Array
+    keys: ArrowArray
     is_tombstone: npt.NDArray[np.bool_]
-    cleaned_epoch: pa.Array | None
+    cleaned_epoch: ArrowArray | None
     block: npt.NDArray[np.int32]
     position: npt.NDArray[np.int32]
     length: npt.NDArray[np.int32]
@@ -142,7 +143,7 @@ class RowCounts:
         marks = rows.cleaned_epoch
         if marks is not None and marks.null_count < len(marks):
             self.marked_count += len(marks) - marks.null_count
-            self.cleaned_epochs.update(marks.drop_null().unique().to_pylist())
+            self.cleaned_epochs.update(values_of(marks.drop_null().unique()))
 
     def _add_timestamps(self, timestamps: npt.NDArray[np.int64]) -> None:
         least, most = int(timestamps.min()), int(timestamps.max())

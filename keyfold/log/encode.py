@@ -16,13 +16,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from operator import lt
-from typing import Any, Final
+from typing import Final, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keyfold.log.arrow_columns import ArrowArray, ArrowChunks, ArrowScalar, buffer_of, numbers_in
 from keyfold.log.avro import MAX_BLOCK_BYTES, varint
 from keyfold.log.record import TIMESTAMP_TYPES, Header, RecordColumns
 
@@ -54,7 +55,7 @@ class EncodedRecords:
     ends: Ints
     offsets: Ints
     timestamps: Ints
-    keys: pa.Array
+    keys: ArrowArray
     is_tombstone: Flags
 
     def __len__(self) -> int:
@@ -105,9 +106,9 @@ class Prepared:
     offsets: Ints
     timestamps: Ints
     types: Octets
-    keys: Any
-    values: Any
-    headers: Any
+    keys: ArrowArray
+    values: ArrowArray
+    headers: ArrowArray | None
     epochs: Ints | int
 
     def slices(
@@ -179,9 +180,9 @@ def _epochs(epochs: Sequence[int]) -> Ints | int:
     return least if least == most else array
 
 
-def _binary(values: Sequence[bytes | None]) -> Any:
+def _binary(values: Sequence[bytes | None]) -> ArrowArray:
     """Return bytes as an Arrow array, with 64-bit offsets only if 32 bits are too few."""
-    array = pa.array(values, pa.binary())
+    array: ArrowArray | ArrowChunks = pa.array(values, pa.binary())
     return pa.array(values, pa.large_binary()) if isinstance(array, pa.ChunkedArray) else array
 
 
@@ -207,9 +208,11 @@ def _encode_slice(records: Prepared, kind: pa.DataType) -> EncodedRecords:
     middle = _Ragged(n)
     middle.add_union(_lengths(values), _nulls(values))
     parts = [prefix.array(kind), keys, middle.array(kind), values, *_suffix(records.headers, records.epochs, n, kind)]
-    joined = pc.binary_join_element_wise(*parts, pa.scalar(b"", kind), null_handling="replace", null_replacement="")
+    joined: ArrowArray = pc.binary_join_element_wise(  # type: ignore[call-overload]  # scalars are columns of one value
+        *parts, pa.scalar(b"", kind), null_handling="replace", null_replacement=""
+    )
     bounds = _offsets(joined).astype(_INT64, copy=False)
-    payload = joined.buffers()[2]
+    payload = cast("pa.Buffer", joined.buffers()[2])
     null_keys, null_values = _nulls(keys), _nulls(values)
     if null_values is None:
         tombstones = np.zeros(n, np.bool_)
@@ -226,7 +229,9 @@ def _encode_slice(records: Prepared, kind: pa.DataType) -> EncodedRecords:
     )
 
 
-def _suffix(headers: Any, epochs: Ints | int, n: int, kind: pa.DataType) -> tuple[Any, ...]:
+def _suffix(
+    headers: ArrowArray | None, epochs: Ints | int, n: int, kind: pa.DataType
+) -> tuple[ArrowArray | ArrowScalar, ...]:
     """Return headers and leader epochs: usually one scalar, because all records have the same."""
     if isinstance(epochs, int):
         epoch = varint(epochs)
@@ -292,7 +297,7 @@ class _Ragged:
         self._octets.append(octets)
         self._masks.append(mask)
 
-    def array(self, kind: pa.DataType) -> Any:
+    def array(self, kind: pa.DataType) -> ArrowArray:
         """Return the strings as an Arrow array of `kind`."""
         n = self._n
         matrix = np.concatenate(self._octets).T
@@ -310,30 +315,30 @@ class _Ragged:
             np.cumsum(np.add.reduce(mask, 0, np.int32), out=bounds[1:])
             data = matrix[mask.T]
         array_type = pa.LargeBinaryArray if kind == pa.large_binary() else pa.BinaryArray
-        return array_type.from_buffers(kind, n, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
+        return array_type.from_buffers(kind, n, [None, buffer_of(bounds), buffer_of(data)])
 
 
 def _varint_bytes(value: int) -> int:
     return max(1, -(-value.bit_length() // 7))
 
 
-def _offsets(array: Any) -> Any:
+def _offsets(array: ArrowArray) -> npt.NDArray[np.int64 | np.int32]:
     """Return the n + 1 offsets of a binary array into its data."""
-    width = np.int64 if array.type == pa.large_binary() else np.int32
-    return np.frombuffer(array.buffers()[1], width)[array.offset : array.offset + len(array) + 1]
+    width: type[np.int64 | np.int32] = np.int64 if array.type == pa.large_binary() else np.int32
+    return numbers_in(array.buffers()[1], width)[array.offset : array.offset + len(array) + 1]
 
 
-def _size(array: Any) -> int:
+def _size(array: ArrowArray) -> int:
     bounds = _offsets(array)
     return int(bounds[-1]) - int(bounds[0])
 
 
-def _lengths(array: Any) -> Ints:
+def _lengths(array: ArrowArray) -> Ints:
     lengths: Ints = np.diff(_offsets(array)).astype(_INT64, copy=False)
     return lengths
 
 
-def _nulls(array: Any) -> Flags | None:
+def _nulls(array: ArrowArray) -> Flags | None:
     """Return a mask of the null rows; None if there are none."""
     if not array.null_count:
         return None
@@ -341,7 +346,7 @@ def _nulls(array: Any) -> Flags | None:
     return flags
 
 
-def _encode_headers(headers: Sequence[Sequence[Header] | None]) -> Any:
+def _encode_headers(headers: Sequence[Sequence[Header] | None]) -> ArrowArray | None:
     """Return the encoded headers of each record; None if no record has any."""
     if not any(headers):
         return None

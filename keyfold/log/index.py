@@ -37,6 +37,7 @@ import pyarrow.parquet as pq
 from isal.isal_zlib import crc32
 
 from keyfold.errors import Corrupt, ObjectTooLarge
+from keyfold.log.arrow_columns import ArrowArray, arrow_schema
 from keyfold.log.avro import FORMAT, SYNC_BYTES, SegmentDamaged, StoredBlock
 from keyfold.log.codec import DecompressionFailed, open_codec
 from keyfold.log.index_pages import Footer, RowGroup, read_footer, unpacked_bytes
@@ -47,7 +48,7 @@ from keyfold.store.api import ObjectStore
 
 Ints = npt.NDArray[np.int64]
 
-ROWS: Final = pa.schema(
+ROWS: Final = arrow_schema(
     [
         pa.field("offset", pa.int64(), nullable=False),
         pa.field("timestamp", pa.int64(), nullable=False),
@@ -355,7 +356,7 @@ class IndexWriter:
         return self._sink.getvalue()
 
 
-def remark(index: Index, cleaned_epoch: pa.Array) -> Index:
+def remark(index: Index, cleaned_epoch: ArrowArray) -> Index:
     """Return the same rows with other marks (int32, null: unmarked). Raises `ValueError` for another number of rows."""
     if len(cleaned_epoch) != len(index):
         raise ValueError(f"{len(cleaned_epoch)} marks for {len(index)} rows")

@@ -21,12 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from keyfold.log.arrow_columns import ArrowArray, ArrowChunks, column_of
 from keyfold.log.assembly import SEGMENT_LIMITS, Assembly, FinishedSegment, IndexRows, SegmentLimits
 from keyfold.log.avro import SegmentDamaged, SegmentHeader, StoredBlock, parse_block
 from keyfold.log.codec import DEFAULT_CODEC, DEFAULT_LEVEL, Codec, open_codec
@@ -77,7 +78,7 @@ class SegmentRewriter:
         index: Index,
         header: SegmentHeader | str | None,
         keep: Flags,
-        cleaned_epoch: pa.Array | None,
+        cleaned_epoch: ArrowArray | None,
         fetch: Fetch,
         *,
         origin: str = "",
@@ -268,10 +269,10 @@ class _Plan:
 
 
 def _new_rows(
-    index: Index, plan: _Plan, offsets: Ints, cleaned_epoch: pa.Array | None, blocks: Ints, bases: Ints
+    index: Index, plan: _Plan, offsets: Ints, cleaned_epoch: ArrowArray | None, blocks: Ints, bases: Ints
 ) -> IndexRows:
     """Return the kept rows as rows of the new index."""
-    taken = pa.array(plan.kept)
+    taken = column_of(plan.kept)
     keys = _one(index.rows.column("key").take(taken))
     marks = cleaned_epoch
     if marks is None:
@@ -292,9 +293,10 @@ def _new_rows(
     )
 
 
-def _one(column: Any) -> Any:
+def _one(column: ArrowChunks) -> ArrowArray:
     """Return a chunked array as one array."""
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+    chunks = column.chunks
+    return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
 
 
 def _codec_name(index: Index, header: SegmentHeader | str | None) -> str:

@@ -132,7 +132,7 @@ def take_rows(
 
 def _from_index(part: Index, keep: Flags, columns: Sequence[str]) -> pa.RecordBatch:
     rows = part.rows.select(list(columns)).filter(pa.array(keep)).combine_chunks()
-    arrays = [rows.column(name).chunk(0).cast(RECORDS.field(name).type) for name in columns]
+    arrays = [rows.column(name).chunks[0].cast(RECORDS.field(name).type) for name in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=schema_of(columns))
 
 

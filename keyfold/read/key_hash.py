@@ -7,7 +7,8 @@ from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
+
+from keyfold.log.arrow_columns import ArrowArray, numbers_in
 
 HASHES: Final = 1 << 32
 """Hashes are below this."""
@@ -18,16 +19,16 @@ _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
 _HALF: Final = np.uint64(32)
 
 
-def key_hashes(keys: pa.Array) -> npt.NDArray[np.int64]:
+def key_hashes(keys: ArrowArray) -> npt.NDArray[np.int64]:
     """One hash for each key of a binary array; that of a null is of no use. Equal keys have equal hashes."""
     n = len(keys)
     _, offset_buffer, data = keys.buffers()
-    offsets = np.frombuffer(offset_buffer, np.int32)[keys.offset : keys.offset + n + 1].astype(np.int64)
+    offsets = numbers_in(offset_buffer, np.int32)[keys.offset : keys.offset + n + 1].astype(np.int64)
     starts, sizes = offsets[:-1], np.diff(offsets)
     low = int(offsets[0])
     octets = np.zeros(int(offsets[-1]) - low + _WORD_BYTES, np.uint8)
     if data is not None:
-        octets[:-_WORD_BYTES] = np.frombuffer(data, np.uint8)[low : int(offsets[-1])]
+        octets[:-_WORD_BYTES] = numbers_in(data, np.uint8)[low : int(offsets[-1])]
     # A word at every byte: numpy takes those that it is asked for.
     words = np.ndarray((len(octets) - _WORD_BYTES + 1,), np.dtype("<u8"), octets, strides=(1,))
     found = sizes.astype(np.uint64) * _MIX

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from keyfold.log.arrow_columns import ArrowArray, values_of
 from keyfold.read.key_hash import HASHES, key_hashes
 
 Flags = npt.NDArray[np.bool_]
@@ -67,7 +68,7 @@ class KeyRange:
         high = min(HASHES, self.high + _WIDER * (self.high - self.low))
         return KeyRange(self.high, high, self.memory_bytes, self._keys_at_once)
 
-    def take(self, keys: pa.Array, is_tombstone: Flags) -> Iterator[npt.NDArray[np.int64]]:
+    def take(self, keys: ArrowArray, is_tombstone: Flags) -> Iterator[npt.NDArray[np.int64]]:
         """The rows of these (they are older than all before) that hold a key's last record, and a value."""
         wanted = keys.is_valid().to_numpy(zero_copy_only=False)
         if self.high - self.low < HASHES:
@@ -83,9 +84,9 @@ class KeyRange:
             is_new = self._meet(coded.dictionary[start : start + step])
             yield rows[is_new & ~is_tombstone[rows]]
 
-    def _meet(self, different: pa.Array) -> Flags:
+    def _meet(self, different: ArrowArray) -> Flags:
         """Note these different keys; which of them are of the range and were not met before."""
-        keys: list[bytes] = different.to_pylist()
+        keys: list[bytes] = values_of(different)
         hashes = key_hashes(different)
         slices = np.where((hashes >= self.low) & (hashes < self.high), (hashes - self.low) // self._width, -1)
         is_new = np.zeros(len(keys), np.bool_)

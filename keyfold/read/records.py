@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
+from typing import cast
 
 import pyarrow as pa
 
+from keyfold.log.arrow_columns import ArrowCodes, ArrowLists, values_of
 from keyfold.log.record import Header, Record
 
 
 def records_of(batch: pa.RecordBatch) -> Iterator[Record]:
     """The records of a batch that has all columns of `keyfold.log.arrow.RECORDS`."""
     # Numbers by numpy and names by hand: Arrow makes a Python object for each of theirs before it makes ours.
-    kinds = batch.column("timestamp_type")
-    names = kinds.dictionary.to_pylist()
+    kinds = cast("ArrowCodes", batch.column("timestamp_type"))
+    names = values_of(kinds.dictionary)
     return map(
         Record,
         batch.column("offset").to_numpy().tolist(),
@@ -23,16 +24,16 @@ def records_of(batch: pa.RecordBatch) -> Iterator[Record]:
         [names[i] for i in kinds.indices.to_numpy().tolist()],
         batch.column("key").to_pylist(),
         batch.column("value").to_pylist(),
-        _headers(batch.column("headers")),
+        _headers(cast("ArrowLists", batch.column("headers"))),
         batch.column("leader_epoch").to_numpy().tolist(),
     )
 
 
-def _headers(column: pa.ListArray) -> list[tuple[Header, ...]]:
-    structs = column.flatten()
+def _headers(column: ArrowLists) -> list[tuple[Header, ...]]:
+    structs = cast("pa.StructArray", column.flatten())
     if not len(structs):
         return [()] * len(column)
-    names, values = (structs.field(i).to_pylist() for i in range(2))
+    names, values = (values_of(structs.field(i)) for i in range(2))
     pairs = list(zip(names, values, strict=True))
-    bounds: list[Any] = column.offsets.to_pylist()
+    bounds = values_of(column.offsets)
     return [tuple(pairs[low - bounds[0] : high - bounds[0]]) for low, high in pairwise(bounds)]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keyfold.log.arrow_columns import ArrowChunks
 from keyfold.log.assembly import NO_TIMESTAMP_MS
 from keyfold.log.index import Index
 from keyfold.log.manifest import SegmentEntry
@@ -62,6 +64,6 @@ class Selection:
                 found &= timestamps <= self.max_timestamp
         if self.keys is not None:
             wanted = pa.array(sorted(self.keys), pa.binary())
-            is_in = pc.is_in(index.rows.column("key"), value_set=wanted)
+            is_in = cast("ArrowChunks", pc.is_in(index.rows.column("key"), value_set=wanted))
             found &= is_in.combine_chunks().to_numpy(zero_copy_only=False)
         return found

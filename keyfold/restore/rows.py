@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise, repeat
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 import pyarrow as pa
 
+from keyfold.log.arrow_columns import ArrowArray, ArrowLists, numbers_in
 from keyfold.log.record import Header
 
 COLUMNS: Final = ("offset", "timestamp", "key", "value", "headers")
@@ -28,18 +29,18 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
         batch.column("timestamp").cast(pa.int64()).to_numpy().tolist(),
         bytes_of(batch.column("key")),
         bytes_of(batch.column("value")),
-        _headers(batch.column("headers")),
+        _headers(cast("ArrowLists", batch.column("headers"))),
         strict=False,  # headers may be an endless None
     )
 
 
-def bytes_of(array: pa.Array) -> list[bytes | None]:
+def bytes_of(array: ArrowArray) -> list[bytes | None]:
     """The elements of a binary or string column, as bytes."""
     if not len(array):
         return []
     _, bounds, data = array.buffers()
     raw = b"" if data is None else data.to_pybytes()
-    at = np.frombuffer(bounds, np.int32)[array.offset : array.offset + len(array) + 1].tolist()
+    at = numbers_in(bounds, np.int32)[array.offset : array.offset + len(array) + 1].tolist()
     found: list[bytes | None] = [raw[low:high] for low, high in pairwise(at)]
     if array.null_count:
         for row in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist():
@@ -47,8 +48,8 @@ def bytes_of(array: pa.Array) -> list[bytes | None]:
     return found
 
 
-def _headers(column: pa.ListArray) -> Iterator[list[Header] | None]:
-    structs = column.flatten()
+def _headers(column: ArrowLists) -> Iterator[list[Header] | None]:
+    structs = cast("pa.StructArray", column.flatten())
     if not len(structs):
         return repeat(None)
     names = [(name or b"").decode() for name in bytes_of(structs.field(0))]

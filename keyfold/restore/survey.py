@@ -7,7 +7,7 @@ dropped or changed stay. Records themselves are only fetched where they may be t
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ from keyfold.restore.source import RestoreSource, SegmentRecords
 _BATCH_BYTES: Final = 61
 _SLACK_BYTES: Final = 40
 _LARGE_RECORDS_LOOKED_AT: Final = 100
-_CODECS: Final = {"gzip": "gzip", "lz4": "lz4", "zstd": "zstd"}
+_CODECS: Final[dict[str, Literal["gzip", "lz4", "zstd"]]] = {"gzip": "gzip", "lz4": "lz4", "zstd": "zstd"}
 
 
 @dataclass(frozen=True, slots=True)

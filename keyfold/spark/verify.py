@@ -25,6 +25,7 @@ from pydantic import ConfigDict, TypeAdapter
 from pyspark.sql import SparkSession
 
 from keyfold.errors import KeyfoldError, ObjectNotFound, is_of_one_partition
+from keyfold.log.arrow_columns import arrow_schema
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.runtime.clock import Clock
@@ -41,8 +42,14 @@ ROWS_A_TASK: Final = 4_000_000
 
 _ROUNDS_MAX: Final = 5
 _SCHEMA: Final = "log int, hash long, offset long, flags short, result binary"
-_ARROW: Final = pa.schema(
-    [("log", pa.int32()), ("hash", pa.int64()), ("offset", pa.int64()), ("flags", pa.int16()), ("result", pa.binary())]
+_ARROW: Final = arrow_schema(
+    [
+        pa.field("log", pa.int32()),
+        pa.field("hash", pa.int64()),
+        pa.field("offset", pa.int64()),
+        pa.field("flags", pa.int16()),
+        pa.field("result", pa.binary()),
+    ]
 )
 _BATCH_ROWS: Final = 200_000
 
@@ -212,7 +219,7 @@ def _check(store: ObjectStore, log: int, job: SegmentJob | _Replaced) -> Iterato
 def _answer_batch(log: int, answer: _Answer) -> Any:
     # Its hash spreads answers over the tasks of the next stage. They are JSON: reading them runs no code in the driver.
     text = _ANSWER.dump_json(answer)
-    row = [[log], [hash(text[:200]) >> 1], [0], [0], [text]]
+    row: list[list[int | bytes]] = [[log], [hash(text[:200]) >> 1], [0], [0], [text]]
     return pa.RecordBatch.from_arrays([pa.array(c, f.type) for c, f in zip(row, _ARROW, strict=True)], schema=_ARROW)
 
 

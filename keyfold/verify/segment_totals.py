@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from keyfold.log.arrow_columns import values_of
 from keyfold.log.assembly import NO_TIMESTAMP_MS
 from keyfold.log.index import Index
 from keyfold.verify.row_checks import Row
@@ -66,6 +67,6 @@ class Marks:
         is_marked = marks.is_valid().to_numpy()
         self.unmarked += int((index.is_tombstone & ~is_marked).sum())
         self.marked += int(is_marked.sum())
-        self.epochs.update(marks.drop_null().unique().to_pylist())
+        self.epochs.update(values_of(marks.drop_null().unique()))
         wrong: list[int] = index.ints("offset")[is_marked & ~index.is_tombstone].tolist()
         return wrong

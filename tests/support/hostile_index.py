@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from keyfold.log.arrow_columns import ArrowArray, ArrowChunks
 from keyfold.log.avro import varint
 from keyfold.log.index import ROWS, BlockTable, _check
 from keyfold.log.index_pages import read_footer
@@ -19,7 +21,7 @@ _KEY: Final = ROWS.get_field_index("key")
 
 
 def index_file(
-    keys: Sequence[bytes | None] | pa.Array | pa.ChunkedArray,
+    keys: Sequence[bytes | None] | ArrowArray | ArrowChunks,
     *,
     length: int = 7,
     group_rows: int | None = None,
@@ -28,7 +30,11 @@ def index_file(
     """An index with these keys whose footer is right, written with any options of `pq.ParquetWriter`."""
     row_count = len(keys)
     numbers = np.arange(row_count)
-    columns = {"offset": numbers, "timestamp": numbers, "is_tombstone": np.zeros(row_count, bool)}
+    columns: dict[str, npt.NDArray[np.generic] | ArrowArray | ArrowChunks] = {
+        "offset": numbers,
+        "timestamp": numbers,
+        "is_tombstone": np.zeros(row_count, bool),
+    }
     columns |= {"cleaned_epoch": pa.nulls(row_count, pa.int32()), "block": np.zeros(row_count, np.int32)}
     columns |= {
         "position": 7 * numbers,

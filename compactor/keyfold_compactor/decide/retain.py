@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keyfold.log.arrow_columns import ArrowArray
 from keyfold.log.manifest import NO_EPOCH, NO_OFFSET
 from keyfold_compactor.decide.horizon import Purge
 
@@ -89,14 +90,15 @@ def _is_in(marks: npt.NDArray[np.int64], epochs: frozenset[int]) -> Bools:
     return np.isin(marks, np.fromiter(epochs, np.int64, len(epochs)))
 
 
-def old_marks(rows: pa.Table, keep: Bools) -> pa.Array:
+def old_marks(rows: pa.Table, keep: Bools) -> ArrowArray:
     """Return the `cleaned_epoch` of the rows that stay, unchanged."""
     return rows["cleaned_epoch"].filter(pa.array(keep)).combine_chunks()
 
 
-def new_marks(rows: pa.Table, keep: Bools, epoch: int) -> pa.Array:
+def new_marks(rows: pa.Table, keep: Bools, epoch: int) -> ArrowArray:
     """Return the `cleaned_epoch` of the rows that stay: unchanged, or `epoch` for tombstones without a mark."""
     kept = rows.select(["is_tombstone", "cleaned_epoch"]).filter(pa.array(keep))
     marks = kept["cleaned_epoch"].combine_chunks()
     is_new = pc.and_(kept["is_tombstone"].combine_chunks(), pc.is_null(marks))
-    return pc.if_else(is_new, pa.scalar(epoch, marks.type), marks)
+    marked: ArrowArray = pc.if_else(is_new, pa.scalar(epoch, marks.type), marks)
+    return marked

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keyfold.log.arrow_columns import ArrowArray, arrow_schema, column_of, values_of
 from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.api import ObjectStore
 from keyfold_compactor.decide.plan import untouched
@@ -28,7 +29,9 @@ from keyfold_compactor.execute import offset_map
 from keyfold_compactor.execute.mapping import Mapped, decided, read_rows
 
 Rows = npt.NDArray[np.int32]
-_CANDIDATES: Final = pa.schema([("key", pa.large_binary()), ("offset", pa.int64()), ("row", pa.int32())])
+_CANDIDATES: Final = arrow_schema(
+    [pa.field("key", pa.large_binary()), pa.field("offset", pa.int64()), pa.field("row", pa.int32())]
+)
 
 
 class Candidates(NamedTuple):
@@ -65,7 +68,7 @@ def split(
         yield Superseded(position, np.flatnonzero(inside).astype(np.int32).tobytes())
         is_open &= ~inside
     numbers = np.flatnonzero(is_open).astype(np.int32)
-    taken = keys.take(pa.array(numbers))
+    taken = keys.take(column_of(numbers))
     buckets = _buckets(taken, bucket_count)
     order = np.argsort(buckets, kind="stable")
     ends = np.searchsorted(buckets[order], np.arange(bucket_count), side="right")
@@ -73,7 +76,7 @@ def split(
     for bucket, end in enumerate(ends.tolist()):
         if end > start:
             part = order[start:end]
-            candidates = [taken.take(pa.array(part)).cast(pa.large_binary()), offsets[numbers[part]], numbers[part]]
+            candidates = [taken.take(column_of(part)).cast(pa.large_binary()), offsets[numbers[part]], numbers[part]]
             yield bucket, Candidates(position, _encoded(candidates))
         start = end
 
@@ -114,8 +117,8 @@ def _superseded(position: int, table: pa.Table, last: offset_map.Offsets) -> Ite
         yield Superseded(position, rows.astype(np.int32).tobytes())
 
 
-def _buckets(keys: pa.Array, bucket_count: int) -> npt.NDArray[np.int64]:
-    sums = np.fromiter((crc32(key) for key in keys.to_pylist()), np.int64, len(keys))
+def _buckets(keys: ArrowArray, bucket_count: int) -> npt.NDArray[np.int64]:
+    sums = np.fromiter((crc32(key) for key in values_of(keys)), np.int64, len(keys))
     return sums % bucket_count
 
 

@@ -12,33 +12,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keyfold.log.arrow_columns import ArrowArray, ArrowChunks, ArrowCodes
+
 NOT_IN_MAP: Final = -1
 # A pyarrow `binary` array addresses 2 GiB of values; beyond half of it keys move to 64-bit addresses.
 BINARY_BYTES_MAX: Final = 2**30
 
 Offsets = npt.NDArray[np.int64]
-Column: TypeAlias = Any
-"""A `pyarrow.ChunkedArray` of binary keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetMap:
     """Keys, distinct and not null; `last_offsets[i]` is the last offset of `keys[i]` in the dirty range."""
 
-    keys: pa.Array
+    keys: ArrowArray
     last_offsets: Offsets
 
     def __len__(self) -> int:
         return len(self.keys)
 
-    def probe(self, keys: Column) -> Offsets:
+    def probe(self, keys: ArrowChunks) -> Offsets:
         """Return per row the last offset of its key in the dirty range, or `NOT_IN_MAP`."""
         if len(self.keys) == 0 or len(keys) == 0:
             return np.full(len(keys), NOT_IN_MAP, np.int64)
@@ -50,7 +50,7 @@ class OffsetMap:
 
 
 def build(
-    keys: Sequence[Column],
+    keys: Sequence[ArrowChunks],
     offsets: Sequence[Offsets],
     first_dirty: int,
     *,
@@ -63,7 +63,7 @@ def build(
     bytes in all, they get 64-bit addresses.
     """
     column = _concatenated(keys, binary_bytes_max)
-    encoded = column.dictionary_encode().combine_chunks() if len(column) else None
+    encoded = cast("ArrowCodes", column.dictionary_encode().combine_chunks()) if len(column) else None
     if encoded is None:
         return OffsetMap(pa.array([], column.type), np.empty(0, np.int64)), [np.empty(0, np.int64) for _ in keys]
     distinct = encoded.dictionary
@@ -81,7 +81,7 @@ def build(
     return OffsetMap(distinct, last[:-1][known]), np.split(per_row, ends)
 
 
-def _concatenated(keys: Sequence[Column], binary_bytes_max: int) -> Column:
+def _concatenated(keys: Sequence[ArrowChunks], binary_bytes_max: int) -> ArrowChunks:
     chunks = [chunk for column in keys for chunk in column.chunks]
     kind = chunks[0].type if chunks else pa.binary()
     if kind != pa.large_binary() and sum(c.nbytes for c in chunks) > binary_bytes_max:

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from keyfold.errors import Corrupt, UploadLost
+from keyfold.log.arrow_columns import values_of
 from keyfold.log.assembly import SEGMENT_LIMITS, FinishedSegment, SegmentLimits
 from keyfold.log.avro import SegmentDamaged
 from keyfold.log.index import Index, read_index, read_index_data, remark
@@ -150,7 +151,7 @@ def _remarked(unit: UnitJob, store: ObjectStore, retry: RetryPolicy) -> SegmentE
         index_size_bytes=len(data),
         index_checksum=sha256(data).digest(),
         unmarked_tombstone_count=0,
-        cleaned_epochs=tuple(sorted(pc.unique(marks.drop_null()).to_pylist())),
+        cleaned_epochs=tuple(sorted(values_of(pc.unique(marks.drop_null())))),
     )
 
 

@@ -10,16 +10,17 @@ wanted; what is not wanted is not taken out of the blocks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from keyfold.errors import ConfigError
+from keyfold.log.arrow_columns import ArrowArray, ArrowField, arrow_schema
 
 _HEADER: Final = pa.struct([pa.field("name", pa.string()), pa.field("value", pa.binary())])
-ARROW: Final = pa.schema(
+ARROW: Final = arrow_schema(
     [
         pa.field("partition", pa.int32(), nullable=False),
         pa.field("offset", pa.int64(), nullable=False),
@@ -65,7 +66,7 @@ def shaped(batch: pa.RecordBatch, partition: int, schema: pa.Schema) -> pa.Recor
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _cast(array: pa.Array, to: pa.DataType) -> pa.Array:
+def _cast(array: ArrowArray, to: pa.DataType) -> ArrowArray:
     if array.type == to:
         return array
     try:
@@ -75,8 +76,9 @@ def _cast(array: pa.Array, to: pa.DataType) -> pa.Array:
             raise
     # Kafka takes any 64 bits as a timestamp; Spark's end in the year 294247 and begin 290308 years before Christ.
     numbers = array.cast(pa.int64())
-    held = pc.max_element_wise(numbers, -_US_MAX_MS, skip_nulls=False)
-    held = pc.min_element_wise(held, _US_MAX_MS, skip_nulls=False)
+    least, most = pa.scalar(-_US_MAX_MS), pa.scalar(_US_MAX_MS)
+    held = cast("ArrowArray", pc.max_element_wise(numbers, least, skip_nulls=False))
+    held = cast("ArrowArray", pc.min_element_wise(held, most, skip_nulls=False))
     return held.cast(array.type).cast(to)
 
 
@@ -86,7 +88,7 @@ def schema_for(schema: Any) -> pa.Schema:
     return pa.schema(fields)
 
 
-def _field(name: str, kind: str, *, is_nullable: bool) -> pa.Field:
+def _field(name: str, kind: str, *, is_nullable: bool) -> ArrowField:
     if name not in COLUMNS:
         raise ConfigError("schema", f"unknown column `{name}`; the columns are {', '.join(COLUMNS)}")
     own = DDL[name].removesuffix(" NOT NULL").lower().replace(": ", ":").replace(", ", ",")

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from backports import zstd
 
 from keyfold.log.arrow import BlockRows, RawBlock, decode_blocks
+from keyfold.log.arrow_columns import values_of
 from keyfold.log.avro import (
     SegmentDamaged,
     SegmentHeader,
@@ -239,7 +240,7 @@ def decode_raw_block(data: bytes) -> None:
     assert batch.column("offset").to_pylist() == [record.offset for record in one_by_one]
     for name in ("key", "value", "leader_epoch"):
         assert batch.column(name).to_pylist() == [getattr(record, name) for record in one_by_one], name
-    pairs = [[(header["name"], header["value"]) for header in each] for each in batch.column("headers").to_pylist()]
+    pairs = [[(header["name"], header["value"]) for header in each] for each in values_of(batch.column("headers"))]
     assert pairs == [list(record.headers) for record in one_by_one]
 
 

@@ -48,7 +48,7 @@ def test_exported_rows_equal_the_records(made: MadeLog, place: ExportPlace) -> N
                    "size_bytes": len(place.read(place.names()[1]))}],
     }  # fmt: skip
     file = pq.ParquetFile(BytesIO(place.read(place.names()[1])))
-    about = json.loads(file.metadata.metadata[b"keyfold.export"])
+    about = json.loads((file.metadata.metadata or {})[b"keyfold.export"])
     assert about["log_id"] == manifest.log_id
     assert about["version"] == manifest.version
     assert (about["first_offset"], about["last_offset"], about["rows"]) == (0, 7, 7)

@@ -164,6 +164,7 @@ def test_a_fixed_is_decoded_whole_for_any_column(size: int) -> None:
     column = AvroColumn(RecordPart.VALUE, kept(fixed(size)), avro_type(fixed(size)))
     found = column.decode(pa.array([FRAME + varint(7) + b"x" * size, None], pa.binary()), None)
     assert found.array.to_pylist() == [{"at": 7, "x": b"x" * size}, None]
+    assert isinstance(column.type, pa.StructType)
     assert pa.types.is_fixed_size_binary(column.type.field("x").type) == (size == FIXED_BYTES_MAX)
 
 

@@ -27,6 +27,7 @@ from keyfold.formats.column_type import column_for
 from keyfold.formats.columns import AvroColumn, Decoded, StringColumn
 from keyfold.formats.format import Format, RecordPart
 from keyfold.formats.schema_archive import SchemaArchive
+from keyfold.log.arrow_columns import ArrowArray, values_of
 from keyfold.log.arrow_headers import HEADERS
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
@@ -59,7 +60,7 @@ def one_by_one() -> Iterator[None]:
         yield
 
 
-def texts(array: pa.Array) -> str:
+def texts(array: ArrowArray) -> str:
     """For arrays with NaN, which is not equal to itself; years beyond 9999 have no text."""
     try:
         return repr(array.to_pylist())
@@ -171,7 +172,7 @@ def test_decoding_a_batch_equals_decoding_one_by_one(values: list[Any]) -> None:
     data = [None if value is None else written(RAW, value) for value in values]
     found = both_ways(avro(WRITER, READER), data)
     assert found.mismatches == []
-    for value, row in zip(values, found.array.to_pylist(), strict=True):
+    for value, row in zip(values, values_of(found.array), strict=True):
         if value is not None:
             assert (row["h"], row["d"], row["p"], row["r"]) == (value["h"], float(value["d"]), value["p"], value["r"])
             assert row["new"] == ["x", "y"]
@@ -311,7 +312,7 @@ def test_several_schemas_guids_headers_and_garbage_in_one_batch() -> None:
     assert names == ["anne", "bob", None, None, "bob", "bob", None, None, "anne", "anne"]
     assert [(row, mismatch.schema) for row, mismatch in found.mismatches] == [(3, None), (6, 7), (7, None)]
     sliced = column.decode(pa.array(data, pa.binary())[8:], as_arrow[8:])
-    assert [row["name"] for row in sliced.array.to_pylist()] == ["anne", "anne"]
+    assert [row["name"] for row in values_of(sliced.array)] == ["anne", "anne"]
 
 
 @pytest.mark.parametrize(

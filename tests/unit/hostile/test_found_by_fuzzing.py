@@ -117,7 +117,7 @@ def test_an_index_with_nullable_offsets_is_damaged(value: int | None) -> None:
     out = pa.BufferOutputStream()
     changed = table.set_column(at, pa.field("offset", pa.int64()), offsets)
     pq.write_table(changed, out, write_page_checksum=True)
-    data = out.getvalue()
+    data = out.getvalue().to_pybytes()
     with pytest.raises(SegmentDamaged, match="column"):
         Index.parse(data)
     with pytest.raises(SegmentDamaged, match="column"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
@@ -9,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from keyfold.log.arrow_columns import ArrowArray
 from keyfold.log.assembly import FinishedSegment, SegmentLimits
 from keyfold.log.avro import SegmentDamaged
 from keyfold.log.index import BlockTable, Index
@@ -59,7 +61,7 @@ def test_a_rewrite_in_parts_gives_the_same_bytes(segment: Made, row_group_rows: 
     assert rewritten(segment, pieces) == whole
 
 
-def rewritten(segment: Made, pieces: list[tuple[Index, np.ndarray, pa.Array]]) -> FinishedSegment:
+def rewritten(segment: Made, pieces: Sequence[tuple[Index, np.ndarray, ArrowArray | None]]) -> FinishedSegment:
     rewriter = SegmentRewriter(sync_marker=SYNC, block_bytes=3_000)
     for index, keep, marks in pieces:
         rewriter.add(index, None, keep, marks, segment.fetch)

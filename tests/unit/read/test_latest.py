@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyfold.errors import SnapshotLost
+from keyfold.log.arrow_columns import ArrowArray
 from keyfold.log.assembly import SegmentLimits
 from keyfold.log.record import CREATE_TIME, Record
 from keyfold.read.batches import SegmentRead
@@ -56,7 +57,7 @@ def test_the_number_of_walks_is_about_the_keys_over_the_budget() -> None:
     held: list[int] = []
     take = KeyRange.take
 
-    def watched(walk: KeyRange, keys: pa.Array, tombstones: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> object:
+    def watched(walk: KeyRange, keys: ArrowArray, tombstones: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> object:
         for rows in take(walk, keys, tombstones):
             held.append(walk.held_bytes)
             yield rows

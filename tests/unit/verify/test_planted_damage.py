@@ -19,6 +19,7 @@ from isal.isal_zlib import crc32
 
 from keyfold.cli.app import run
 from keyfold.cli.context import CliContext
+from keyfold.log.arrow_columns import values_of
 from keyfold.log.decode import read_records
 from keyfold.log.index import ROWS, Index, read_index
 from keyfold.log.manifest import Manifest, SegmentEntry
@@ -200,7 +201,7 @@ def test_a_wrongly_written_record_is_named_in_its_block(world: World, at: int) -
     """Checksums agree: only reading the records shows it."""
     entry = world.entry(at)
     index = read_index(world.made.store, world.made.place, entry)
-    lengths = index.rows.column("length").to_pylist()
+    lengths = values_of(index.rows.column("length"))
     where = next(i for i, b in enumerate(index.rows.column("block").to_pylist()) if b == 1) + 2
     lengths[where] += 1
     column = index.rows.schema.get_field_index("length")

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
+from keyfold.log.arrow_columns import values_of
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.spark.verify import _answer_batch, _checker, _deal, _Gathered, _suspector, _take
@@ -45,7 +46,7 @@ def staged(logs: list[MadeLog], groups: int) -> list[VerifyReport]:
     rows = pa.Table.from_batches(_checker(cast("Any", Here(store)), tasks)([numbers]))
     shuffled = rows.take(random.sample(range(len(rows)), len(rows)))
     gathered = [_Gathered() for _ in begun]
-    keys = shuffled.column("hash").to_pylist()
+    keys = values_of(shuffled.column("hash"))
     for group in range(groups):
         part = shuffled.filter(pa.array([key % groups == group for key in keys]))
         stage = _suspector([one.promises for one in begun], len(rows) // groups)

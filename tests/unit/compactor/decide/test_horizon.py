@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyfold.log.arrow_columns import values_of
 from keyfold.log.manifest import UNSTAMPED, Hold, Manifest, Pass, Replaced, ReplicaState, SegmentEntry
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS
 from keyfold_compactor.decide.horizon import UNHELD, HeldTombstones, Purge, held_from, plain_names, purge_of
@@ -71,7 +72,7 @@ def test_a_tombstone_goes_when_it_is_due_and_received_or_overdue(marks: dict[int
     table = rows(marks)
     found = retain(table, np.zeros(len(table), np.bool_), purge=purge, remove_keyless=False)
     expected = [m is None or not goes(purge, o, m) for o, m in zip(
-        table["offset"].to_pylist(), table["cleaned_epoch"].to_pylist(), strict=True)]  # fmt: skip
+        values_of(table["offset"]), values_of(table["cleaned_epoch"]), strict=True)]  # fmt: skip
     assert found.keep.tolist() == expected
     gone = [2 * at for at, mark in marks.items() if goes(purge, 2 * at, mark)]
     assert found.purged_count == len(gone)

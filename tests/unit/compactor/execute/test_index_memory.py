@@ -51,7 +51,7 @@ def peak_bytes(row_count: int) -> int:
         pa.set_memory_pool(before)
     assert made.record_count == int(keep.sum())
     assert len(read_all(store)) == row_count, "the log names the old segment still"
-    peak: int = traced_bytes + pool.max_memory() - 2 * store.head(PLACE.key(made.name)).size_bytes
+    peak: int = traced_bytes + (pool.max_memory() or 0) - 2 * store.head(PLACE.key(made.name)).size_bytes
     return peak
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keyfold.log.arrow_columns import ArrowChunks
 from keyfold.log.index import ROWS
 from keyfold.runtime.clock import ManualClock
 from keyfold_compactor.decide.horizon import UNHELD, Purge
@@ -25,7 +26,7 @@ from tests.support.cleaning import PLACE, clean, load, memory_log, record, retry
 Keys = list[bytes | None]
 
 
-def column(keys: Keys) -> pa.ChunkedArray:
+def column(keys: Keys) -> ArrowChunks:
     return pa.chunked_array([pa.array(keys, pa.binary())])
 
 

@@ -8,6 +8,7 @@ from random import Random
 import pyarrow as pa
 import pytest
 
+from keyfold.log.arrow_columns import values_of
 from keyfold.runtime.clock import ManualClock
 from keyfold_compactor.decide.horizon import Purge
 from keyfold_compactor.decide.settings import Encoding
@@ -47,7 +48,7 @@ def shuffled(hot_share: float, *, cleaned: bool = False) -> tuple[dict[int, list
                 continue
             bucket, candidates = item
             assert isinstance(candidates, Candidates)
-            buckets[bucket] += pa.ipc.open_stream(candidates.data).read_all()["key"].to_pylist()
+            buckets[bucket] += values_of(pa.ipc.open_stream(candidates.data).read_all()["key"])
     return buckets, judged
 
 
