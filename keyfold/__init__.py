@@ -11,7 +11,7 @@ Names are loaded when they are first used, so that the command line starts quick
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from keyfold.errors import (
@@ -69,7 +69,7 @@ _ELSEWHERE = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'keyfold' has no attribute {name!r}")
     value = getattr(import_module(_ELSEWHERE.get(name, "keyfold.errors")), name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -29,7 +29,7 @@ def compact() -> None:
     """  # noqa: D301 - click wants the character
 
 
-def _selection(command: Callable[..., Any]) -> Callable[..., Any]:
+def _selection(command: Callable[..., object]) -> Callable[..., object]:
     command = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)
     command = click.option("--force", is_flag=True, help="Clean at any dirty ratio.")(command)
     command = click.option("--partition", type=click.IntRange(min=0), help="Only this partition of each topic.")(
@@ -122,7 +122,7 @@ def plan(
     from keyfold_compactor.options import CompactOptions
     from keyfold_compactor.report.show import plan_document, plan_lines
 
-    def no_executor() -> Any:
+    def no_executor() -> NoReturn:
         raise AssertionError("a plan executes nothing")
 
     options = CompactOptions.parse(_read(config))

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from keyfold.log.manifest import Manifest
 from keyfold.log.record import Record
+from keyfold.runtime.json_types import JsonObject
 from keyfold_demo.treeproof import Facts
 
 Logs = dict[int, list[Record]]
@@ -61,7 +61,7 @@ class Summary:
     seconds: dict[str, float] = field(default_factory=dict)
     spark_records: int = 0
     spark_tree: str = ""
-    kept: dict[str, Any] | None = None
+    kept: JsonObject | None = None
 
     @property
     def holds(self) -> bool:
@@ -73,7 +73,7 @@ class Summary:
         self.checks[sentence] = holds
         return holds
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """For `--json`."""
         return {
             "holds": self.holds,

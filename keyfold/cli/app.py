@@ -19,7 +19,6 @@ import traceback
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
 from random import Random
-from typing import Any
 
 import click
 
@@ -82,7 +81,7 @@ def _load(package: EntryPoint) -> click.Command:
 def _unusable(name: str, reason: str) -> click.Command:
     what, hint = f"`keyfold {name}` cannot start: {reason}", "install it with: pip install 'keyfold[all]'"
 
-    def fail(**_: Any) -> None:
+    def fail(**_: object) -> None:
         raise KeyfoldError(what, hint=hint)
 
     context = {"ignore_unknown_options": True, "allow_extra_args": True}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _MANIFESTS_AT_ONCE = 8
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 
 
 class Timestamp(click.ParamType[int]):

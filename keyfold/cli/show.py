@@ -19,7 +19,7 @@ Json = dict[str, Any]
 _GAPS_SHOWN: Final = 10
 
 
-def dumps(value: Any) -> str:
+def dumps(value: object) -> str:
     """Return a value as one line of JSON."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 

@@ -66,7 +66,7 @@ class Printer:
                 found[part.value] = (value if isinstance(value, str) else show.dumps(value)).encode()
         return show.record_line(self._topic, partition, replace(record, **found))
 
-    def _plain(self, partition: int, record: Record, part: RecordPart) -> Any:
+    def _plain(self, partition: int, record: Record, part: RecordPart) -> object:
         from keyfold.formats.format_mismatch import FormatMismatch, mismatch_at
 
         try:
@@ -79,7 +79,7 @@ class Printer:
             raise mismatch_at(self._topic, partition, record.offset, part, mismatch, hint=hint) from mismatch
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> object:
     """Return a value as JSON has it: times in ISO 8601, decimals and UUIDs as text, bytes as in `show.json_bytes`."""
     from keyfold.cli import show
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from threading import Event, Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -267,7 +267,7 @@ class _Bars:
     on_bytes: Callable[[int], None] = lambda _: None
     on_compared: Callable[[int], None] = lambda _: None
     _stop: Event = field(default_factory=Event)
-    _lock: Any = field(default_factory=Lock)
+    _lock: Lock = field(default_factory=Lock)
     _compared: int = 0
 
     def read_bytes(self, n_bytes: int) -> None:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import IO, Any, cast
+from typing import IO, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -43,7 +43,7 @@ class PartitionFiles:
         *,
         rows_per_file: int,
         row_group_bytes: int,
-        metadata: Mapping[str, Any],
+        metadata: Mapping[str, object],
     ) -> None:
         self._schema = schema
         self._stage = stage
@@ -126,7 +126,7 @@ class _OpenFile:
         with suppress(pa.ArrowException, OSError, ValueError):
             self._writer.close()  # its footer goes nowhere
 
-    def finish(self, metadata: Mapping[str, Any]) -> WrittenFile:
+    def finish(self, metadata: Mapping[str, object]) -> WrittenFile:
         about = {**metadata, "rows": self.rows, "first_offset": self._first, "last_offset": self._last}
         self._writer.add_key_value_metadata({METADATA_KEY: json.dumps(about)})
         self._writer.close()

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from random import Random
 from threading import Event
-from typing import Any, Final, Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from keyfold.export.files import PartitionFiles
 from keyfold.export.request import ExportRequest
@@ -27,6 +27,7 @@ from keyfold.formats.handlers import TypeSurvey
 from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.read.log import Log
 from keyfold.runtime.clock import Clock
+from keyfold.runtime.json_types import JsonObject
 
 TRIES: Final = 5
 
@@ -193,7 +194,7 @@ class _Work:
         def stage(first_offset: int) -> StagedFile:
             return self._target.stage(part_name(partition, first_offset, self._run))
 
-        metadata: dict[str, Any] = footer(about(self._log.topic, self._run, self._request), pinned)
+        metadata: JsonObject = footer(about(self._log.topic, self._run, self._request), pinned)
         files = PartitionFiles(
             rows.schema,
             stage,

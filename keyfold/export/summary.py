@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -13,6 +13,7 @@ from keyfold.export.files import WrittenFile
 from keyfold.export.request import ExportRequest
 from keyfold.export.rows import FormatMismatches
 from keyfold.export.source import ExportRange
+from keyfold.runtime.json_types import JsonObject, JsonValue
 
 FORMAT: Final = 1
 
@@ -30,7 +31,7 @@ class ExportedPartition:
         """Rows in all of its files."""
         return sum(file.rows for file in self.files)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """For `_export.json` and `--json`."""
         place, manifest = self.pinned.place, self.pinned.manifest
         return {
@@ -57,7 +58,7 @@ class ExportedPartition:
         }
 
 
-def about(topic: str, run: str, request: ExportRequest) -> dict[str, Any]:
+def about(topic: str, run: str, request: ExportRequest) -> JsonObject:
     """What the claim, the summary and each footer say of the export as a whole."""
     return {
         "format": FORMAT,
@@ -70,7 +71,7 @@ def about(topic: str, run: str, request: ExportRequest) -> dict[str, Any]:
     }
 
 
-def footer(whole: Mapping[str, Any], pinned: ExportRange) -> dict[str, Any]:
+def footer(whole: Mapping[str, JsonValue], pinned: ExportRange) -> JsonObject:
     """What the footer of a partition's files says, beside rows and offsets of the file."""
     return {
         **whole,
@@ -81,7 +82,7 @@ def footer(whole: Mapping[str, Any], pinned: ExportRange) -> dict[str, Any]:
 
 
 def summary_text(
-    whole: Mapping[str, Any], exported_at_ms: int, schema: pa.Schema, partitions: Sequence[ExportedPartition]
+    whole: Mapping[str, JsonValue], exported_at_ms: int, schema: pa.Schema, partitions: Sequence[ExportedPartition]
 ) -> str:
     """The text of `_export.json`."""
     columns = {each.name: str(each.type) for each in schema}

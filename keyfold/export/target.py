@@ -16,9 +16,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from keyfold.errors import ConfigError, KeyfoldError
+from keyfold.runtime.buffers import Bytes
 
 SUMMARY: Final = "_export.json"
 CLAIM: Final = "_exporting.json"
@@ -42,7 +43,7 @@ class StagedFile(Protocol):
     def closed(self) -> bool:
         """Whether all bytes are written."""
 
-    def write(self, data: Any) -> int:
+    def write(self, data: Bytes) -> int:
         """Take the next bytes; says how many they were."""
 
     def flush(self) -> None:
@@ -129,6 +130,6 @@ def partly(url: str, error: Exception) -> KeyfoldError:
     return KeyfoldError(f"`{url}` contains only part of the export: {error}", hint="replace it with --overwrite")
 
 
-def claim_text(values: Mapping[str, Any]) -> str:
+def claim_text(values: Mapping[str, object]) -> str:
     """What a claim says."""
     return json.dumps(values, indent=2) + "\n"

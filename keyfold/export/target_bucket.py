@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any
 
 from keyfold.errors import AlreadyExists, ConfigError, ObjectNotFound, StoreError
 from keyfold.export.target import CLAIM, SUMMARY, StagedFile, check_free, is_ours, partly, require_claim
 from keyfold.log import catalog
 from keyfold.log.names import topic_of_folder
 from keyfold.log.objects import create_object, part_bytes
+from keyfold.runtime.buffers import Bytes
 from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.api import ObjectStore, Upload
 from keyfold.store.documents import DOCUMENT_BYTES_MAX
@@ -110,7 +110,7 @@ class BucketFile:
         self.size_bytes = 0
         self.closed = False
 
-    def write(self, data: Any) -> int:
+    def write(self, data: Bytes) -> int:
         """See `StagedFile`."""
         view = memoryview(data)
         if self._discarded:

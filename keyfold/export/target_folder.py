@@ -7,10 +7,10 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from keyfold.errors import ConfigError, KeyfoldError
 from keyfold.export.target import CLAIM, STAGING, SUMMARY, StagedFile, check_free, is_ours, partly, require_claim
+from keyfold.runtime.buffers import Bytes
 
 
 class FolderTarget:
@@ -111,7 +111,7 @@ class FolderFile:
         """See `StagedFile`."""
         return self._file.closed
 
-    def write(self, data: Any) -> int:
+    def write(self, data: Bytes) -> int:
         """See `StagedFile`."""
         if self._discarded:
             return memoryview(data).nbytes

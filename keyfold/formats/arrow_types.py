@@ -18,7 +18,7 @@ and a record that holds itself, have no type in Arrow: a reader's schema without
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import pyarrow as pa
 
@@ -36,7 +36,7 @@ from keyfold.formats.avro_schema import (
 )
 from keyfold.formats.column_width import FIXED_BYTES_MAX
 
-_PRIMITIVES: Final[Mapping[str, Any]] = {
+_PRIMITIVES: Final[Mapping[str, pa.DataType]] = {
     "null": pa.null(),
     "boolean": pa.bool_(),
     "int": pa.int32(),

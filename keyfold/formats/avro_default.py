@@ -6,7 +6,6 @@ A union's default may be of any of its branches, as Avro 1.12 has it; the first 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from keyfold.formats.avro_schema import (
     Array,
@@ -25,7 +24,7 @@ from keyfold.formats.avro_schema import (
 from keyfold.formats.logical_types import conversion
 
 
-def default_value(schema: Type, default: Json, *, raw: bool) -> Any:
+def default_value(schema: Type, default: Json, *, raw: bool) -> object:
     """The value that a field's default stands for. Raises `NotAvro` where the default is not of the type."""
     match schema:
         case Union(branches):
@@ -50,7 +49,7 @@ def default_value(schema: Type, default: Json, *, raw: bool) -> Any:
     raise NotAvro(f"the default {default!r} does not fit {describe(schema)}")
 
 
-def _default_record(schema: RecordType, default: Mapping[str, Json], *, raw: bool) -> Any:
+def _default_record(schema: RecordType, default: Mapping[str, Json], *, raw: bool) -> object:
     pairs = []
     for each in schema.fields:
         if each.name not in default and not each.has_default:
@@ -59,7 +58,7 @@ def _default_record(schema: RecordType, default: Mapping[str, Json], *, raw: boo
     return tuple(value for _, value in pairs) if raw else dict(pairs)
 
 
-def _bare_default(schema: Primitive | Fixed, default: Json) -> Any:
+def _bare_default(schema: Primitive | Fixed, default: Json) -> object:
     kind = "fixed" if isinstance(schema, Fixed) else schema.kind
     fits = {
         "null": default is None,

@@ -76,9 +76,10 @@ class Leaves:
             found = self._gathered(at, size).view("<f4" if size == 4 else "<f8")[:, 0]
         return None if kind is None else as_kind(pa.array(found), kind), at + size
 
-    def _gathered(self, at: Ints, size: int) -> Any:
+    def _gathered(self, at: Ints, size: int) -> Octets:
         """`size` bytes at each position."""
-        return self.octets[at[:, None] + np.arange(size)]
+        gathered: Octets = self.octets[at[:, None] + np.arange(size)]
+        return gathered
 
     def spans(self, at: Ints, limits: Ints) -> tuple[Spans, Ints]:
         """Where bytes with their length before them lie."""
@@ -175,9 +176,9 @@ _HEX: Final = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode
 _UUID_GROUPS: Final = (4, 6, 8, 10)
 
 
-def _uuid_texts(found: Any) -> ArrowArray:
+def _uuid_texts(found: Octets) -> ArrowArray:
     digits = _HEX[found].reshape(len(found), 32)
-    parts: list[Any] = []
+    parts: list[Octets] = []
     for low, high in zip((0, *_UUID_GROUPS), (*_UUID_GROUPS, 16), strict=True):
         parts += [digits[:, 2 * low : 2 * high], np.full((len(found), 1), ord("-"), np.uint8)]
     texts = np.ascontiguousarray(np.concatenate(parts[:-1], axis=1))

@@ -11,7 +11,7 @@ import copy
 import struct
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
 from keyfold.formats.avro_default import default_value
 from keyfold.formats.avro_resolve import (
@@ -29,7 +29,7 @@ from keyfold.formats.avro_schema import Fixed, Primitive, Type
 from keyfold.formats.logical_types import Convert, conversion
 from keyfold.log.avro import read_varint
 
-Read = Callable[[bytes, int], tuple[Any, int]]
+Read = Callable[[bytes, int], tuple[object, int]]
 """(data, position) -> (value, where the next begins). Raises what `FAULTS` lists."""
 
 _FEW_ITEMS: Final = 65_536
@@ -119,7 +119,7 @@ class _Compiler:
         if self._into is Into.NOTHING:
             return _skip_all(tuple(read for read, _ in steps))
         fields = action.target.fields
-        blank: list[Any] = [None] * len(fields)
+        blank: list[object] = [None] * len(fields)
         raw = self._into is Into.RAW
         for place in action.defaults:
             blank[place] = default_value(fields[place].type, fields[place].default, raw=raw)
@@ -130,7 +130,7 @@ class _Compiler:
 
 
 def _then(read: Read, convert: Convert) -> Read:
-    def converted(data: bytes, at: int) -> tuple[Any, int]:
+    def converted(data: bytes, at: int) -> tuple[object, int]:
         value, at = read(data, at)
         return convert(value), at
 
@@ -256,8 +256,8 @@ def _count(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _array(item: Read) -> Read:
-    def array(data: bytes, at: int) -> tuple[list[Any], int]:
-        found: list[Any] = []
+    def array(data: bytes, at: int) -> tuple[list[object], int]:
+        found: list[object] = []
         count, at = _count(data, at)
         while count:
             for _ in range(count):
@@ -270,8 +270,8 @@ def _array(item: Read) -> Read:
 
 
 def _map(item: Read, *, as_dict: bool) -> Read:
-    def mapping(data: bytes, at: int) -> tuple[Any, int]:
-        found: dict[str, Any] = {}
+    def mapping(data: bytes, at: int) -> tuple[object, int]:
+        found: dict[str, object] = {}
         count, at = _count(data, at)
         while count:
             for _ in range(count):
@@ -284,7 +284,7 @@ def _map(item: Read, *, as_dict: bool) -> Read:
 
 
 def _union(branches: tuple[Read, ...]) -> Read:
-    def union(data: bytes, at: int) -> tuple[Any, int]:
+    def union(data: bytes, at: int) -> tuple[object, int]:
         number, at = _long(data, at)
         if not 0 <= number < len(branches):
             raise AvroDecodeError(f"it has branch {number} of a union of {len(branches)}")
@@ -294,7 +294,7 @@ def _union(branches: tuple[Read, ...]) -> Read:
 
 
 def _refuse(action: Refuse) -> Read:
-    def refuse(_data: bytes, _at: int) -> tuple[Any, int]:
+    def refuse(_data: bytes, _at: int) -> tuple[object, int]:
         raise AvroDecodeError(action.message)
 
     return refuse
@@ -309,8 +309,8 @@ def _skip_all(reads: tuple[Read, ...]) -> Read:
     return skip
 
 
-def _tuple(steps: tuple[tuple[Read, int | None], ...], blank: list[Any]) -> Read:
-    def record(data: bytes, at: int) -> tuple[tuple[Any, ...], int]:
+def _tuple(steps: tuple[tuple[Read, int | None], ...], blank: list[object]) -> Read:
+    def record(data: bytes, at: int) -> tuple[tuple[object, ...], int]:
         values = blank.copy()
         for read, place in steps:
             value, at = read(data, at)
@@ -322,13 +322,13 @@ def _tuple(steps: tuple[tuple[Read, int | None], ...], blank: list[Any]) -> Read
 
 
 def _dict(
-    steps: tuple[tuple[Read, int | None], ...], names: tuple[str, ...], blank: list[Any], defaults: frozenset[int]
+    steps: tuple[tuple[Read, int | None], ...], names: tuple[str, ...], blank: list[object], defaults: frozenset[int]
 ) -> Read:
     start = dict(zip(names, blank, strict=True))
     loose = [names[place] for place in defaults if isinstance(blank[place], dict | list)]
     named = tuple((read, None if place is None else names[place]) for read, place in steps)
 
-    def record(data: bytes, at: int) -> tuple[dict[str, Any], int]:
+    def record(data: bytes, at: int) -> tuple[dict[str, object], int]:
         values = start.copy()
         for read, name in named:
             value, at = read(data, at)

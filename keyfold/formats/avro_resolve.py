@@ -12,13 +12,14 @@ turned into the reader's.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final, cast
 
 from keyfold.formats.avro_schema import (
     Array,
     Enumeration,
     Fixed,
     Map,
+    Named,
     Primitive,
     RecordField,
     RecordType,
@@ -194,7 +195,7 @@ def _is_same(writer: Type, reader: Type) -> bool:
     if isinstance(writer, Primitive) and isinstance(reader, Primitive):
         return writer.kind == reader.kind
     if isinstance(writer, Fixed | Enumeration | RecordType):
-        return _same_name(writer, reader)
+        return _same_name(writer, cast("Named", reader))
     return True
 
 
@@ -203,7 +204,7 @@ def _is_promoted(writer: Type, reader: Type) -> bool:
     return both and reader.kind in _PROMOTIONS.get(writer.kind, ())  # type: ignore[union-attr]
 
 
-def _same_name(writer: Any, reader: Any) -> bool:
+def _same_name(writer: Named, reader: Named) -> bool:
     names = {writer.name, short_name(writer.name)}
     return short_name(reader.name) in names or bool(names & reader.aliases)
 

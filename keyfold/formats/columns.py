@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ from keyfold.formats.framed_columns import Frame, Raw, find_frames, named_header
 from keyfold.formats.json_values import compile_json
 from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.formats.values import JsonValues, WriterReaders, read_whole, text_of
-from keyfold.log.arrow_columns import ArrowArray, column_of, nulls
+from keyfold.log.arrow_columns import ArrowArray, column_of, nulls, values_of
 
 BadRows = list[tuple[int, FormatMismatch]]
 
@@ -86,7 +86,7 @@ class JsonColumn:
         """See `Column`."""
         return _within_memory(data, self.type, lambda memory: _one_by_one(data, self._value, self.type, memory))
 
-    def _value(self, data: bytes) -> Any:
+    def _value(self, data: bytes) -> object:
         value = self._values.value(data, ())
         try:
             return None if value is None else self._fit(value)
@@ -111,7 +111,7 @@ class AvroColumn:
 
     def _decoded(self, data: ArrowArray, headers: ArrowArray | None, memory: ColumnMemory) -> Decoded:
         frames, mismatches = find_frames(data, named_headers(headers, self._header), self._header)
-        pieces: list[Any] = []
+        pieces: list[ArrowArray] = []
         order = np.full(len(data), -1, np.int64)
         for frame in frames:
             try:
@@ -159,12 +159,14 @@ def _within_memory(data: ArrowArray, kind: pa.DataType, decode: Callable[[Column
         return Decoded(nulls(1, kind), [(0, mismatch)])
 
 
-def _one_by_one(data: ArrowArray, decode: Callable[[bytes], Any], kind: pa.DataType, memory: ColumnMemory) -> Decoded:
+def _one_by_one(
+    data: ArrowArray, decode: Callable[[bytes], object], kind: pa.DataType, memory: ColumnMemory
+) -> Decoded:
     pieces: list[ArrowArray] = []
     mismatches: BadRows = []
     measure = measure_of(kind)
     for first in range(0, len(data), _FEW):
-        values: list[Any] = data.slice(first, _FEW).to_pylist()
+        values = values_of(data.slice(first, _FEW))
         bad: BadRows = []
         for row, raw in enumerate(values):
             if raw is not None:
@@ -183,7 +185,7 @@ def _one_by_one(data: ArrowArray, decode: Callable[[bytes], Any], kind: pa.DataT
 _REFUSED = (pa.ArrowException, OverflowError, ValueError, TypeError)
 
 
-def _built(values: list[Any], kind: pa.DataType, mismatches: BadRows) -> Decoded:
+def _built(values: list[object], kind: pa.DataType, mismatches: BadRows) -> Decoded:
     """An array of raw values. What Arrow refuses (a decimal with more digits than its type) is a mismatch too."""
     try:
         return Decoded(pa.array(values, kind), mismatches)

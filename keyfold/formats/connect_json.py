@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Mapping
 from datetime import date, timedelta
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from keyfold.formats.avro_schema import (
     JSON_TEXT,
@@ -32,7 +32,8 @@ from keyfold.formats.format_mismatch import FormatMismatch
 from keyfold.formats.logical_types import DAY_SECONDS, EPOCH, EPOCH_DAY, EPOCH_LOCAL, exact_decimal
 from keyfold.formats.schema_bounds import SCHEMA_DEPTH_MAX
 
-Convert = Callable[[Any], Any]
+Convert = Callable[[object], object]
+"""Converts a payload, which is any JSON."""
 
 _LOGICAL: Final = "org.apache.kafka.connect.data."
 _BITS: Final = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
@@ -45,7 +46,7 @@ _AVRO: Final = {"int8": "int", "int16": "int", "int32": "int", "int64": "long"} 
 _ANYTHING: Final = Primitive("string", JSON_TEXT)
 
 
-def is_envelope(document: Any) -> bool:
+def is_envelope(document: object) -> TypeGuard[Mapping[str, object]]:
     """Whether a JSON document is Connect's envelope."""
     if type(document) is not dict or document.keys() != {"schema", "payload"}:
         return False
@@ -59,7 +60,7 @@ class Envelope:
     Where the type `has_decimals`, numbers of a payload are parsed as `Decimal`: a float would lose their digits.
     """
 
-    def __init__(self, schema: Any) -> None:
+    def __init__(self, schema: object) -> None:
         self.convert, self.type = _compile(schema)
         self.has_decimals = self.type is not None and has_decimals(self.type)
 
@@ -92,15 +93,15 @@ def _known(made: Type | None) -> Type:
     return _ANYTHING if made is None else made
 
 
-def _as_it_is(payload: Any) -> Any:
+def _as_it_is(payload: object) -> object:
     return payload
 
 
-def _or_null(bare: Convert, schema: Mapping[str, Any]) -> Convert:
+def _or_null(bare: Convert, schema: Mapping[str, object]) -> Convert:
     default = schema.get("default")
     optional = schema.get("optional") is True
 
-    def convert(payload: Any) -> Any:
+    def convert(payload: object) -> object:
         if payload is not None:
             return bare(payload)
         if default is not None:
@@ -112,12 +113,12 @@ def _or_null(bare: Convert, schema: Mapping[str, Any]) -> Convert:
     return convert
 
 
-def _wrong(payload: Any, kind: str) -> FormatMismatch:
+def _wrong(payload: object, kind: str) -> FormatMismatch:
     return FormatMismatch(f"has a payload with a {type(payload).__name__}, but its schema says {kind}")
 
 
 def _simple(kind: str) -> Convert:
-    def convert(payload: Any) -> Any:
+    def convert(payload: Any) -> object:
         if kind in _BITS:
             beyond = 1 << _BITS[kind] - 1
             # The range first: 1e1000000000 is a short text and an endless number.
@@ -150,13 +151,13 @@ def _base64(text: str) -> bytes:
         raise FormatMismatch(f"has a payload with a text that is not Base64: {error}") from error
 
 
-def _struct(schema: Mapping[str, Any], level: int) -> tuple[Convert, Type]:
+def _struct(schema: Mapping[str, object], level: int) -> tuple[Convert, Type]:
     fields = schema.get("fields")
     if not isinstance(fields, list) or not all(isinstance(each, dict) and "field" in each for each in fields):
         raise FormatMismatch("has an envelope with a struct without fields")
     compiled = {str(each["field"]): _compile(each, level + 1) for each in fields}
 
-    def convert(payload: Any) -> Any:
+    def convert(payload: object) -> object:
         if type(payload) is not dict:
             raise _wrong(payload, "struct")
         return {name: member(payload.get(name)) for name, (member, _) in compiled.items()}
@@ -169,7 +170,7 @@ def _struct(schema: Mapping[str, Any], level: int) -> tuple[Convert, Type]:
 
 
 def _array(item: Convert) -> Convert:
-    def convert(payload: Any) -> Any:
+    def convert(payload: object) -> object:
         if type(payload) is not list:
             raise _wrong(payload, "array")
         return [item(each) for each in payload]
@@ -183,7 +184,7 @@ def _map(schema: Mapping[str, Any], level: int) -> tuple[Convert, Type]:
     value, value_type = _compile(schema.get("values"), level + 1)
     is_object = isinstance(schema.get("keys"), dict) and schema["keys"].get("type") == "string"
 
-    def convert(payload: Any) -> Any:
+    def convert(payload: object) -> object:
         if type(payload) is dict and is_object:
             return {name: value(each) for name, each in payload.items()}
         if is_object or type(payload) is not list or not all(type(pair) is list and len(pair) == 2 for pair in payload):
@@ -196,7 +197,7 @@ def _map(schema: Mapping[str, Any], level: int) -> tuple[Convert, Type]:
     return convert, Array(entry)
 
 
-def _logical(schema: Mapping[str, Any]) -> tuple[Convert, Type] | None:
+def _logical(schema: Mapping[str, object]) -> tuple[Convert, Type] | None:
     name = schema.get("name")
     if not isinstance(name, str) or not name.startswith(_LOGICAL):
         return None
@@ -206,7 +207,7 @@ def _logical(schema: Mapping[str, Any]) -> tuple[Convert, Type] | None:
     return _TIMES.get(name)
 
 
-def _decimal(schema: Mapping[str, Any]) -> tuple[Convert, Type] | None:
+def _decimal(schema: Mapping[str, object]) -> tuple[Convert, Type] | None:
     parameters = schema.get("parameters")
     text = str(parameters.get("scale", "") if isinstance(parameters, dict) else "")
     if not text.isdecimal() or len(text) > _SCALE_DIGITS:
@@ -228,8 +229,8 @@ def _decimal(schema: Mapping[str, Any]) -> tuple[Convert, Type] | None:
     return convert, Primitive("bytes", Logical("decimal", max(_DECIMAL_DIGITS, scale), scale))
 
 
-def _whole(make: Convert, kind: str) -> Convert:
-    def convert(payload: Any) -> Any:
+def _whole(make: Callable[[int], object], kind: str) -> Convert:
+    def convert(payload: object) -> object:
         if type(payload) is not int:
             raise _wrong(payload, kind)
         try:
@@ -242,7 +243,7 @@ def _whole(make: Convert, kind: str) -> Convert:
     return convert
 
 
-def _time(count_ms: int) -> Any:
+def _time(count_ms: int) -> object:
     if not 0 <= count_ms < DAY_SECONDS * 1000:
         raise ValueError(count_ms)
     return (EPOCH_LOCAL + timedelta(milliseconds=count_ms)).time()

@@ -10,7 +10,6 @@ What is not of its format is a `FormatMismatch`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from keyfold.formats.avro_default import check_defaults
 from keyfold.formats.avro_schema import NotAvro, Type, parse_avro
@@ -40,15 +39,15 @@ class Decoder:
         self._key = HANDLERS[Format(key_format)].values(RecordPart.KEY, schemas, None)
         self._value = HANDLERS[Format(value_format)].values(RecordPart.VALUE, schemas, reader)
 
-    def key(self, record: Record) -> Any:
+    def key(self, record: Record) -> object:
         """A record's key. Raises `FormatMismatch`, which does not know where the record is."""
         return None if record.key is None else self._key.value(record.key, record.headers)
 
-    def value(self, record: Record) -> Any:
+    def value(self, record: Record) -> object:
         """A record's value. Raises `FormatMismatch`, which does not know where the record is."""
         return None if record.value is None else self._value.value(record.value, record.headers)
 
-    def decode(self, part: RecordPart, data: bytes | None, headers: Sequence[Header] = ()) -> Any:
+    def decode(self, part: RecordPart, data: bytes | None, headers: Sequence[Header] = ()) -> object:
         """As `key` and `value`, for bytes that are in no record."""
         values = self._key if part is RecordPart.KEY else self._value
         return None if data is None else values.value(data, headers)

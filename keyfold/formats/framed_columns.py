@@ -5,9 +5,9 @@ Nearly always all of a batch have the same five bytes before their data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
@@ -104,7 +104,7 @@ def _one_by_one(
     return [Frame(key, begin, np.array(of_key, np.int64)) for (key, begin), of_key in groups.items()], mismatches
 
 
-def _frame(read: Any) -> tuple[SchemaKey, int] | FormatMismatch:
+def _frame(read: Callable[[], tuple[SchemaKey, int]]) -> tuple[SchemaKey, int] | FormatMismatch:
     try:
         found: tuple[SchemaKey, int] = read()
     except FormatMismatch as mismatch:

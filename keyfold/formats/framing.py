@@ -12,7 +12,7 @@ them. `AbstractKafkaAvroSerializer` writes them as they are; `AbstractKafkaAvroD
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from keyfold.formats.format_mismatch import FormatMismatch, SchemaKey
@@ -59,7 +59,7 @@ def read_head(head: bytes) -> tuple[SchemaKey, int]:
     raise NoSchemaId(head)
 
 
-def is_bytes_alone(schema: Any) -> bool:
+def is_bytes_alone(schema: object) -> bool:
     """Whether data by a schema, given as JSON, is bytes without a length; a logical type makes no difference."""
     return schema == "bytes" or (isinstance(schema, dict) and is_bytes_alone(schema.get("type")))
 

@@ -16,7 +16,7 @@ import json
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from keyfold.formats.avro_default import default_value
 from keyfold.formats.avro_schema import (
@@ -36,7 +36,7 @@ from keyfold.formats.avro_schema import (
 from keyfold.formats.format_mismatch import FormatMismatch
 from keyfold.formats.logical_types import EPOCH, EPOCH_DAY, PER_SECOND, fit_decimal, unit_of, uuid_text
 
-Fit = Callable[[Any], Any]
+Fit = Callable[[object], Any]
 
 _AT: Final = "has at `"
 _NO_NUMBERS: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
@@ -62,7 +62,7 @@ def compile_json(schema: Type) -> Fit:
     return _leaf(schema)
 
 
-def json_text(value: Any) -> str:
+def json_text(value: object) -> str:
     """A value as compact JSON."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain)
     if not text.isascii():
@@ -73,13 +73,13 @@ def json_text(value: Any) -> str:
     return text
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, Decimal):
         return float(value)
     return binascii.b2a_base64(value, newline=False).decode() if isinstance(value, bytes) else str(value)
 
 
-def _wrong(value: Any, schema: Type) -> FormatMismatch:
+def _wrong(value: object, schema: Type) -> FormatMismatch:
     return FormatMismatch(f"is {_KINDS.get(type(value), 'something')}, but the schema says {describe(schema)}")
 
 
@@ -97,7 +97,7 @@ def _leaf(schema: Primitive | Fixed) -> Fit:
         bare = _BARE["fixed" if isinstance(schema, Fixed) else schema.kind]
     size = schema.size if isinstance(schema, Fixed) and bare is _bytes else None
 
-    def fit(value: Any) -> Any:
+    def fit(value: object) -> object:
         try:
             found = bare(value)
         except (ValueError, OverflowError, InvalidOperation, TypeError):
@@ -129,24 +129,24 @@ def _floating(value: Any) -> float:
     return _NO_NUMBERS[value] if type(value) is str and value in _NO_NUMBERS else _no(value)
 
 
-def _no(_value: Any) -> Any:
+def _no(_value: object) -> NoReturn:
     raise ValueError
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value if type(value) is str else _no(value)
 
 
-def _boolean(value: Any) -> bool:
+def _boolean(value: object) -> bool:
     return value if type(value) is bool else _no(value)
 
 
-def _null(value: Any) -> None:
+def _null(value: object) -> None:
     if value is not None:
         raise ValueError
 
 
-def _bytes(value: Any) -> bytes:
+def _bytes(value: object) -> bytes:
     return value if type(value) is bytes else binascii.a2b_base64(_text(value).encode(), strict_mode=True)
 
 
@@ -190,7 +190,7 @@ def _decimal(value: Any, logical: Logical) -> Decimal:
         raise FormatMismatch(f"does not fit into the columns: {error}") from None
 
 
-def _days(value: Any) -> int:
+def _days(value: object) -> int:
     if type(value) is str:
         value = date.fromisoformat(value)
     if type(value) is date:
@@ -198,7 +198,7 @@ def _days(value: Any) -> int:
     return int(_BARE["int"](value))
 
 
-def _time(value: Any, per_second: int) -> int:
+def _time(value: object, per_second: int) -> int:
     if type(value) is str:
         value = time.fromisoformat(value)
     if type(value) is time:
@@ -207,7 +207,7 @@ def _time(value: Any, per_second: int) -> int:
     return int(_BARE["long"](value))
 
 
-def _timestamp(value: Any, per_second: int) -> int:
+def _timestamp(value: object, per_second: int) -> int:
     if type(value) is str:
         value = datetime.fromisoformat(value)
     if type(value) is datetime:
@@ -220,7 +220,7 @@ def _timestamp(value: Any, per_second: int) -> int:
 def _enum(schema: Enumeration) -> Fit:
     symbols = frozenset(schema.symbols)
 
-    def fit(value: Any) -> str:
+    def fit(value: object) -> str:
         if type(value) is str:
             if value in symbols:
                 return value
@@ -232,7 +232,7 @@ def _enum(schema: Enumeration) -> Fit:
 
 
 def _array(item: Fit) -> Fit:
-    def fit(value: Any) -> list[Any]:
+    def fit(value: object) -> list[object]:
         if type(value) is not list:
             raise FormatMismatch(f"is {_KINDS.get(type(value), 'something')}, but the schema says array")
         return [_inside(f"[{number}]", item, each) for number, each in enumerate(value)]
@@ -241,7 +241,7 @@ def _array(item: Fit) -> Fit:
 
 
 def _map(member: Fit) -> Fit:
-    def fit(value: Any) -> list[tuple[str, Any]]:
+    def fit(value: object) -> list[tuple[str, object]]:
         if type(value) is not dict:
             raise FormatMismatch(f"is {_KINDS.get(type(value), 'something')}, but the schema says map")
         return [(name, _inside(f".{name}", member, each)) for name, each in value.items()]
@@ -249,7 +249,7 @@ def _map(member: Fit) -> Fit:
     return fit
 
 
-def _inside(where: str, fit: Fit, value: Any) -> Any:
+def _inside(where: str, fit: Fit, value: object) -> object:
     try:
         return fit(value)
     except FormatMismatch as error:
@@ -267,7 +267,7 @@ def _union(branches: tuple[Type, ...], schema: Union) -> Fit:
     rest = [compile_json(branch) for branch in branches if branch != Primitive("null")]
     has_null = len(rest) < len(branches)
 
-    def fit(value: Any) -> Any:
+    def fit(value: object) -> object:
         if value is None and has_null:
             return None
         if len(rest) == 1:
@@ -285,7 +285,7 @@ def _union(branches: tuple[Type, ...], schema: Union) -> Fit:
 def _record(schema: RecordType) -> Fit:
     members = tuple(map(_member, schema.fields))
 
-    def fit(value: Any) -> tuple[Any, ...]:
+    def fit(value: object) -> tuple[object, ...]:
         if type(value) is not dict:
             raise FormatMismatch(f"is {_KINDS.get(type(value), 'something')}, but the schema says record {schema.name}")
         name, found = "", []
@@ -306,8 +306,8 @@ def _record(schema: RecordType) -> Fit:
 _NO_DEFAULT: Final = object()
 
 
-def _member(each: RecordField) -> tuple[str, Fit, Any, tuple[str, ...]]:
-    default: Any = _NO_DEFAULT
+def _member(each: RecordField) -> tuple[str, Fit, object, tuple[str, ...]]:
+    default: object = _NO_DEFAULT
     if each.has_default:
         default = default_value(each.type, each.default, raw=True)
     elif isinstance(each.type, Union) and Primitive("null") in each.type.branches:
@@ -315,7 +315,7 @@ def _member(each: RecordField) -> tuple[str, Fit, Any, tuple[str, ...]]:
     return each.name, compile_json(each.type), default, tuple(sorted(each.aliases))
 
 
-def _missing(default: Any) -> Any:
+def _missing(default: object) -> object:
     if default is _NO_DEFAULT:
         raise FormatMismatch("nothing, and the schema has no default for it")
     return default

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 from threading import Lock
-from typing import Any
 
 from keyfold.errors import AlreadyExists, ObjectNotFound, ObjectTooLarge, StoreError, StoreUnavailable
 from keyfold.formats.format_mismatch import FormatMismatch, SchemaKey
@@ -66,7 +65,7 @@ class SchemaArchive:
                     raise ArchivedSchemaUnusable(name, "is not UTF-8 text") from error
         return found
 
-    def schema(self, key: SchemaKey) -> Any:
+    def schema(self, key: SchemaKey) -> object:
         """Return a schema as JSON. Raise as `text` does, and `ArchivedSchemaUnusable`."""
         try:
             return json.loads(self.text(key))

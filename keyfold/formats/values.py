@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from threading import Lock
-from typing import Any, Final, NoReturn, Protocol
+from typing import Final, NoReturn, Protocol, cast
 
 from keyfold.formats.avro_read import FAULTS, Into, Read, compile_reader, fault_text
 from keyfold.formats.avro_resolve import Action, resolve, resolve_rest
@@ -38,14 +38,14 @@ _PAYLOAD: Final = b',"payload":'
 class Values(Protocol):
     """Turns bytes that are not null into values."""
 
-    def value(self, data: bytes, headers: Sequence[Header]) -> Any:
+    def value(self, data: bytes, headers: Sequence[Header]) -> object:
         """The value. Raises `FormatMismatch`."""
 
 
 class BytesValues:
     """Bytes as they are."""
 
-    def value(self, data: bytes, headers: Sequence[Header]) -> Any:  # noqa: ARG002 - a format may look at headers
+    def value(self, data: bytes, headers: Sequence[Header]) -> object:  # noqa: ARG002 - a format may look at headers
         """See `Values`."""
         return data
 
@@ -53,7 +53,7 @@ class BytesValues:
 class StringValues:
     """Text in UTF-8."""
 
-    def value(self, data: bytes, headers: Sequence[Header]) -> Any:  # noqa: ARG002
+    def value(self, data: bytes, headers: Sequence[Header]) -> object:  # noqa: ARG002
         """See `Values`."""
         return text_of(data)
 
@@ -77,12 +77,12 @@ class JsonValues:
         self._envelopes = Envelopes()
         self._prefixes: tuple[tuple[bytes, Envelope], ...] = ()
 
-    def value(self, data: bytes, headers: Sequence[Header]) -> Any:  # noqa: ARG002
+    def value(self, data: bytes, headers: Sequence[Header]) -> object:  # noqa: ARG002
         """See `Values`."""
         envelope, document = self.opened(data)
         return document if envelope is None else envelope.convert(document)
 
-    def opened(self, data: bytes) -> tuple[Envelope | None, Any]:
+    def opened(self, data: bytes) -> tuple[Envelope | None, object]:
         """The envelope and the payload as it stands in it; None and the document where it is no envelope.
 
         A producer writes the same schema before every payload, byte for byte, and it is often far longer. So the bytes
@@ -101,10 +101,10 @@ class JsonValues:
         found = self._envelopes.of(document["schema"])
         self._learn(data, document["schema"], found)
         if found.has_decimals and self._parse is not self._parse_exact:
-            document = self._document(data, self._parse_exact)
+            document = cast("Mapping[str, object]", self._document(data, self._parse_exact))
         return found, document["payload"]
 
-    def _learn(self, data: bytes, schema: Any, envelope: Envelope) -> None:
+    def _learn(self, data: bytes, schema: object, envelope: Envelope) -> None:
         end = data.find(_PAYLOAD)
         if end < 0 or not data.startswith(_SCHEMA):
             return
@@ -115,7 +115,7 @@ class JsonValues:
             return  # the words were found inside the schema
         self._prefixes = ((data[: end + len(_PAYLOAD)], envelope), *self._prefixes[: _PREFIXES - 1])
 
-    def _document(self, data: bytes, parse: Callable[[str], Any]) -> Any:
+    def _document(self, data: bytes, parse: Callable[[str], object]) -> object:
         """The document as it stands. Raises `FormatMismatch`."""
         try:
             return parse(data.removeprefix(_BOM).decode())
@@ -147,7 +147,7 @@ class Envelopes:
         self._known: OrderedDict[str, Envelope] = OrderedDict()
         self._lock = Lock()
 
-    def of(self, schema: Any) -> Envelope:
+    def of(self, schema: object) -> Envelope:
         """The envelope of a schema. Raises `FormatMismatch`."""
         try:
             key = json.dumps(schema, default=str)
@@ -198,7 +198,7 @@ class WriterReaders:
             ) from error
 
 
-def read_whole(read: Read, data: bytes, begin: int, key: SchemaKey) -> Any:
+def read_whole(read: Read, data: bytes, begin: int, key: SchemaKey) -> object:
     """The value that `data` is from `begin` to its end. Raises `FormatMismatch`."""
     try:
         value, end = read(data, begin)
@@ -216,7 +216,7 @@ class AvroValues:
         self._header = part.schema_header
         self._readers = WriterReaders(schemas, reader, Into.PYTHON)
 
-    def value(self, data: bytes, headers: Sequence[Header]) -> Any:
+    def value(self, data: bytes, headers: Sequence[Header]) -> object:
         """See `Values`."""
         key, begin = read_frame(data, headers, self._header)
         return read_whole(self._readers.of(key), data, begin, key)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Final, TypeVar
 
@@ -18,7 +19,7 @@ from keyfold.errors import ConfigError, KeyfoldError
 from keyfold.kafka.errors import KafkaClientMissing, KafkaRefused, KafkaTopicMissing, KafkaUnavailable
 
 try:
-    from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+    from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
     from confluent_kafka.admin import AdminClient
 except ImportError as error:
     raise KafkaClientMissing(str(error)) from error
@@ -28,6 +29,7 @@ __all__ = [
     "Consumer",
     "KafkaError",
     "KafkaException",
+    "Message",
     "Producer",
     "answer",
     "make_admin",
@@ -130,7 +132,7 @@ def make_admin(settings: Mapping[str, str], contact: BrokerErrors) -> AdminClien
     return _made(AdminClient, settings, {"error_cb": contact.heard})
 
 
-def make_consumer(settings: Mapping[str, str], contact: BrokerErrors, own: Mapping[str, Any]) -> Consumer:
+def make_consumer(settings: Mapping[str, str], contact: BrokerErrors, own: Mapping[str, object]) -> Consumer:
     """A consumer of no group that reads what it is assigned. `own` goes before the user's settings."""
     without_group = {
         "group.id": "keyfold-reads-without-a-group",
@@ -142,12 +144,12 @@ def make_consumer(settings: Mapping[str, str], contact: BrokerErrors, own: Mappi
     return _made(Consumer, settings, {**without_group, **own, "error_cb": contact.heard})
 
 
-def make_producer(settings: Mapping[str, str], contact: BrokerErrors, own: Mapping[str, Any]) -> Producer:
+def make_producer(settings: Mapping[str, str], contact: BrokerErrors, own: Mapping[str, object]) -> Producer:
     """A producer. `own` goes before the user's settings."""
     return _made(Producer, settings, {**own, "error_cb": contact.heard})
 
 
-def _made(kind: Callable[[dict[str, Any]], T], settings: Mapping[str, str], own: Mapping[str, Any]) -> T:
+def _made(kind: Callable[[dict[str, Any]], T], settings: Mapping[str, str], own: Mapping[str, object]) -> T:
     try:
         return kind({**QUIET, **settings, **own})
     except KafkaException as error:
@@ -160,7 +162,7 @@ def _made(kind: Callable[[dict[str, Any]], T], settings: Mapping[str, str], own:
         ) from None
 
 
-def answer(what: str, future: Any, contact: BrokerErrors, timeout_s: float = 30.0) -> Any:
+def answer(what: str, future: Future[T], contact: BrokerErrors, timeout_s: float = 30.0) -> T:
     """The result of one of the admin client's futures; `what` says what was asked.
 
     Raises `KafkaUnavailable`, `KafkaRefused`, `KafkaTopicMissing`, or `KeyfoldError` for any other refusal.

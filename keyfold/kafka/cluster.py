@@ -6,9 +6,10 @@ Calls block for at most `timeout_s` and raise `KafkaUnavailable`, `KafkaRefused`
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from keyfold.errors import KeyfoldError
 from keyfold.kafka.client import BrokerErrors, KafkaError, KafkaException, answer, make_admin
@@ -20,10 +21,18 @@ from confluent_kafka.admin._listoffsets import OffsetSpec  # isort: skip
 from confluent_kafka.admin._resource import ResourceType  # isort: skip
 from confluent_kafka.cimpl import NewTopic  # isort: skip
 
+if TYPE_CHECKING:
+    from confluent_kafka.admin._cluster import DescribeClusterResult
+    from confluent_kafka.admin._config import ConfigEntry
+    from confluent_kafka.admin._listoffsets import ListOffsetsResultInfo
+    from confluent_kafka.admin._topic import TopicDescription
+
 _TIMEOUT_S: Final = 15.0
 _BROKER_DEFAULT: Final = -1
 _EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +85,13 @@ class KafkaCluster:
 
     def cluster_id(self) -> str:
         """The cluster's id, empty where it has none."""
-        future = self._admin.describe_cluster(request_timeout=self._timeout_s)
+        future: Future[DescribeClusterResult] = self._admin.describe_cluster(request_timeout=self._timeout_s)
         return str(self._answer("the cluster", future).cluster_id or "")
 
     def topic(self, name: str) -> TopicFacts:
         """Describe a topic. Raises `KafkaTopicMissing`."""
         future = self._admin.describe_topics(TopicCollection([name]), request_timeout=self._timeout_s)[name]
-        found = self._answer(f"topic {name}", future)
+        found: TopicDescription = self._answer(f"topic {name}", future)
         partitions = tuple(
             PartitionFacts(p.id, -1 if p.leader is None else p.leader.id, len(p.replicas), len(p.isr))
             for p in sorted(found.partitions, key=lambda p: p.id)
@@ -93,15 +102,15 @@ class KafkaCluster:
         """All settings of a topic that are in force, the broker's defaults included."""
         resource = ConfigResource(ResourceType.TOPIC, name)
         future = self._admin.describe_configs([resource], request_timeout=self._timeout_s)[resource]
-        entries = self._answer(f"the settings of topic {name}", future)
+        entries: dict[str, ConfigEntry] = self._answer(f"the settings of topic {name}", future)
         return {key: str(entry.value) for key, entry in entries.items() if entry.value is not None}
 
     def broker_settings(self) -> dict[str, str]:
         """Settings of one of the brokers: what a new topic gets where nothing else is said."""
-        nodes = self._answer("the cluster", self._admin.describe_cluster(request_timeout=self._timeout_s)).nodes
-        resource = ConfigResource(ResourceType.BROKER, str(nodes[0].id))
+        asked: Future[DescribeClusterResult] = self._admin.describe_cluster(request_timeout=self._timeout_s)
+        resource = ConfigResource(ResourceType.BROKER, str(self._answer("the cluster", asked).nodes[0].id))
         future = self._admin.describe_configs([resource], request_timeout=self._timeout_s)[resource]
-        entries = self._answer("the settings of a broker", future)
+        entries: dict[str, ConfigEntry] = self._answer("the settings of a broker", future)
         return {key: str(entry.value) for key, entry in entries.items() if entry.value is not None}
 
     def ends(self, topic: str, partitions: Iterable[int], *, committed: bool = False) -> dict[int, PartitionEnds]:
@@ -135,13 +144,15 @@ class KafkaCluster:
         if not numbers:
             return {}
         asked = {TopicPartition(topic, number): spec for number in numbers}
-        futures = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=self._timeout_s)
+        futures: dict[TopicPartition, Future[ListOffsetsResultInfo]] = self._admin.list_offsets(
+            asked, isolation_level=isolation, request_timeout=self._timeout_s
+        )
         return {
             place.partition: int(self._answer(f"the offsets of {topic}-{place.partition}", future).offset)
             for place, future in futures.items()
         }
 
-    def _answer(self, what: str, future: Any) -> Any:
+    def _answer(self, what: str, future: Future[T]) -> T:
         try:
             return answer(what, future, self.contact, self._timeout_s * 2)
         finally:

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self, cast
 
 from keyfold.kafka.client import BrokerErrors, KafkaError, make_consumer, plain
 from keyfold.kafka.cluster import KafkaCluster, TopicFacts
 from keyfold.kafka.errors import KafkaUnavailable
-from keyfold.log.record import NO_LEADER_EPOCH, TIMESTAMP_TYPES, Record
+from keyfold.log.record import NO_LEADER_EPOCH, TIMESTAMP_TYPES, Header, Record
 from keyfold.runtime.clock import Clock, SystemClock
 
-from confluent_kafka import TopicPartition  # isort: skip - after `client` has proved that it is there
+from confluent_kafka import Message, TopicPartition  # isort: skip - after `client` has proved that it is there
 
 _BATCH: Final = 1000
 _WAIT_S: Final = 1.0
 # The end of a partition; and that there are no rights to a group, which a read without a group does not need.
 _NO_ERROR: Final = frozenset({KafkaError._PARTITION_EOF, KafkaError.GROUP_AUTHORIZATION_FAILED})  # noqa: SLF001
-_SETTINGS: Final[Mapping[str, Any]] = {
+_SETTINGS: Final[Mapping[str, object]] = {
     "fetch.queue.backoff.ms": 5,
     "queued.max.messages.kbytes": 16 * 1024,
     "queued.min.messages": 20_000,
@@ -56,7 +56,7 @@ def read_topic(
         consumer.assign([place])
         heard_s = time.monotonic_s()
         while True:
-            messages: list[Any] = consumer.consume(_BATCH, _WAIT_S)
+            messages = consumer.consume(_BATCH, _WAIT_S)
             if messages:
                 heard_s = time.monotonic_s()
             elif time.monotonic_s() - heard_s > patience_s:
@@ -76,19 +76,19 @@ def read_topic(
         consumer.close()
 
 
-def _raise_error(message: Any, what: str, contact: BrokerErrors) -> None:
+def _raise_error(message: Message, what: str, contact: BrokerErrors) -> None:
     error = message.error()
     if error is not None and error.code() not in _NO_ERROR:
         raise plain(error, what, contact)
 
 
-def record_of(message: Any) -> Record:
+def record_of(message: Message) -> Record:
     """A consumed message as a record of a log."""
     kind, timestamp = message.timestamp()
-    headers = tuple(message.headers() or ())
+    headers = cast("tuple[Header, ...]", tuple(message.headers() or ()))
     epoch = message.leader_epoch()
     return Record(
-        message.offset(),
+        message.offset(),  # type: ignore[arg-type]  # a record has an offset
         timestamp,
         TIMESTAMP_TYPES[kind],
         message.key(),

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -76,9 +76,9 @@ class RawBlock:
 class BlockRows:
     """Index rows of some blocks, in order: one row per record."""
 
-    offset: npt.NDArray[Any]
-    position: npt.NDArray[Any]
-    length: npt.NDArray[Any]
+    offset: npt.NDArray[np.generic]
+    position: npt.NDArray[np.generic]
+    length: npt.NDArray[np.generic]
 
     def __len__(self) -> int:
         return len(self.offset)
@@ -178,7 +178,7 @@ class _Walk:
         self._at = starts
         self._ends = ends
 
-    def arrays(self, offsets: npt.NDArray[Any], names: Sequence[str]) -> list[ArrowArray]:
+    def arrays(self, offsets: npt.NDArray[np.generic], names: Sequence[str]) -> list[ArrowArray]:
         """Return the columns `names`; the records must have these offsets. Raises `Misplaced`."""
         found: dict[str, ArrowArray] = {}
         depth = max((_DEPTH[name] for name in names), default=0)
@@ -194,7 +194,7 @@ class _Walk:
             refuse(self._at >= self._ends, "reaches beyond its end")
         return [found[name] for name in names]
 
-    def _prefix(self, expected: npt.NDArray[Any]) -> tuple[ArrowArray, ArrowArray, ArrowArray]:
+    def _prefix(self, expected: npt.NDArray[np.generic]) -> tuple[ArrowArray, ArrowArray, ArrowArray]:
         offsets, at = read_numbers(self._octets, self._at)
         timestamps, at = read_numbers(self._octets, at)
         types = self._octets[at]

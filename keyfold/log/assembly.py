@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from isal.isal_zlib import crc32
 
-from keyfold.log.arrow_columns import ArrowArray, values_of
+from keyfold.log.arrow_columns import ArrowArray, ArrowChunks, values_of
 from keyfold.log.avro import header_bytes, stored_block
 from keyfold.log.codec import open_codec
 from keyfold.log.encode import SLICE_BYTES, SMALL_BINARY_BYTES
@@ -275,10 +275,10 @@ class Assembly:
 def rows_table(rows: Sequence[IndexRows]) -> pa.Table:
     """Return rows as a table of the index."""
 
-    def together(name: str) -> Any:
+    def together(name: str) -> npt.NDArray[np.generic]:
         return np.concatenate([getattr(r, name) for r in rows])
 
-    marks: Any = pa.nulls(sum(len(r.offsets) for r in rows), pa.int32())
+    marks: ArrowArray | ArrowChunks = pa.nulls(sum(len(r.offsets) for r in rows), pa.int32())
     if any(r.cleaned_epoch is not None for r in rows):
         marks = pa.chunked_array(
             [pa.nulls(len(r.offsets), pa.int32()) if r.cleaned_epoch is None else r.cleaned_epoch for r in rows]
@@ -297,7 +297,7 @@ def rows_table(rows: Sequence[IndexRows]) -> pa.Table:
 
 
 def _rows_of(table: pa.Table) -> IndexRows:
-    def numbers(name: str) -> Any:
+    def numbers(name: str) -> npt.NDArray[Any]:
         return table.column(name).to_numpy()
 
     keys = table.column("key").combine_chunks()

@@ -37,7 +37,7 @@ import pyarrow.parquet as pq
 from isal.isal_zlib import crc32
 
 from keyfold.errors import Corrupt, ObjectTooLarge
-from keyfold.log.arrow_columns import ArrowArray, arrow_schema
+from keyfold.log.arrow_columns import ArrowArray, ArrowChunks, arrow_schema
 from keyfold.log.avro import FORMAT, SYNC_BYTES, SegmentDamaged, StoredBlock
 from keyfold.log.codec import DecompressionFailed, open_codec
 from keyfold.log.index_pages import Footer, RowGroup, read_footer, unpacked_bytes
@@ -215,7 +215,7 @@ def _damage_named(origin: str) -> Iterator[None]:
 
 
 @contextmanager
-def _opened(data: Bytes, columns: Sequence[str], origin: str) -> Iterator[tuple[Any, Index]]:
+def _opened(data: Bytes, columns: Sequence[str], origin: str) -> Iterator[tuple[pq.ParquetFile, Index]]:
     """Open an index as a Parquet file whose `columns` may be read, and as an `Index` without its rows.
 
     Raises `SegmentDamaged`, also for errors while it is open. Every reader of rows uses this function, so Arrow only
@@ -253,7 +253,9 @@ def _check_columns(schema: pa.Schema, origin: str) -> None:
         raise SegmentDamaged(origin, f"the index has unexpected columns: {said}")
 
 
-def _check_group(file: Any, data: Bytes, group: RowGroup, number: int, columns: Sequence[str], origin: str) -> None:
+def _check_group(
+    file: pq.ParquetFile, data: Bytes, group: RowGroup, number: int, columns: Sequence[str], origin: str
+) -> None:
     """Raise `SegmentDamaged` if a row group declares more than keyfold writes, before Arrow allocates memory for it.
 
     Large keys must fit into the declared lengths of their records.
@@ -268,7 +270,7 @@ def _check_group(file: Any, data: Bytes, group: RowGroup, number: int, columns: 
         raise SegmentDamaged(origin, f"the index has a row group that declares {claimed} bytes")
 
 
-def _row_groups(file: Any, columns: list[str]) -> Iterator[pa.Table]:
+def _row_groups(file: pq.ParquetFile, columns: list[str]) -> Iterator[pa.Table]:
     for number in range(file.metadata.num_row_groups):
         group = file.read_row_group(number, columns=columns, use_threads=False)
         yield group.select(columns).replace_schema_metadata(None)
@@ -308,10 +310,11 @@ def _check(values: dict[str, str]) -> str:
     return f"{crc32(''.join(values[name] for name in _META).encode()):08x}"
 
 
-def _one_chunk(column: Any) -> Any:
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+def _one_chunk(column: ArrowChunks) -> ArrowArray:
+    chunks = column.chunks
+    if len(chunks) == 1:
+        return chunks[0]
+    return pa.concat_arrays(chunks) if chunks else pa.array([], column.type)
 
 
 class IndexWriter:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from keyfold.log.names import Role, is_index_name, is_segment_name
@@ -30,7 +30,7 @@ NO_EPOCH: Final = 0
 NO_VERSION: Final = -1
 WHOLE_RANGE: Final = -1
 
-Unknown = Mapping[str, Any]
+Unknown = Mapping[str, object]
 """Fields of a newer format, which this version keeps but does not interpret."""
 
 

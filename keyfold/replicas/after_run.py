@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol, cast
 from keyfold.config.allowed_credentials import AllowedCredentials
 from keyfold.errors import ConfigError
 from keyfold.runtime.clock import Clock
+from keyfold.runtime.json_types import JsonValue
 from keyfold.store.api import StoreLocation
 from keyfold.store.location import OpenLocation
 
@@ -49,7 +50,7 @@ class ReplicaRound:
     name: str
     is_failure: bool
     is_news: bool
-    document: Mapping[str, Any]
+    document: Mapping[str, JsonValue]
     lines: tuple[str, ...]
 
 

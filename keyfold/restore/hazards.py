@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from keyfold.log.gaps import totals
 from keyfold.log.manifest import Manifest
@@ -18,6 +18,7 @@ from keyfold.restore.selection import RestoreSelection
 from keyfold.restore.survey import RestoreSurvey, TargetLimits
 from keyfold.restore.target import TargetTopic
 from keyfold.runtime.clock import NEVER_MS
+from keyfold.runtime.json_types import JsonObject
 
 FOLLOWED: Final = (
     "cleanup.policy",
@@ -41,7 +42,7 @@ class Hazard:
     partition: int | None = None
     offset: int | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """For `--json`."""
         return {
             "kind": self.kind, "error": self.is_error, "partition": self.partition, "offset": self.offset,

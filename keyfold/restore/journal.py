@@ -17,12 +17,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from keyfold.errors import AlreadyExists, ObjectNotFound
 from keyfold.read.position import Anchor
 from keyfold.restore.errors import RestoreFenced, RestoreRefused
 from keyfold.restore.window import Window, WindowDamaged, in_force
+from keyfold.runtime.json_types import JsonObject
 from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.api import Create, ObjectStore
 from keyfold.store.documents import DOCUMENT_BYTES_MAX, decode_document
@@ -51,7 +52,7 @@ class PartitionPlan:
     planned_end: int
     to_offset: int | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """As it stands in `plan.json`."""
         return {
             "log_id": self.anchor.log_id,
@@ -93,7 +94,7 @@ class _StoredPlan:
     format: int
     source: str
     target: str
-    asked: Mapping[str, Any]
+    asked: Mapping[str, object]
     partitions: Mapping[int, _StoredPartition]
 
 
@@ -103,7 +104,7 @@ class RestorePlan:
 
     source: str
     target: str
-    asked: Mapping[str, Any]
+    asked: Mapping[str, object]
     partitions: Mapping[int, PartitionPlan] = field(default_factory=dict)
 
     def encode(self) -> bytes:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from keyfold.errors import KeyfoldError
-from keyfold.kafka.client import BrokerErrors, KafkaError, KafkaException, make_producer, plain
+from keyfold.kafka.client import BrokerErrors, KafkaError, KafkaException, Message, Producer, make_producer, plain
 from keyfold.kafka.cluster import KafkaCluster, wait_for_topic
 from keyfold.kafka.errors import KafkaTopicMissing, KafkaUnavailable
 from keyfold.kafka.reading import read_topic
@@ -32,7 +32,7 @@ OWNED: Final = frozenset(
 )
 """Keys that a user cannot set: a restore is what it is because of them."""
 
-_DEFAULTS: Final[Mapping[str, Any]] = {
+_DEFAULTS: Final[Mapping[str, str | int]] = {
     "linger.ms": 20,
     "batch.num.messages": 100_000,
     "queue.buffering.max.messages": 100_000,
@@ -196,7 +196,7 @@ class KafkaChannel:
     """A `Channel`: one idempotent producer."""
 
     def __init__(
-        self, producer: Any, contact: BrokerErrors, topic: str, partition: int, next_offset: int, clock: Clock
+        self, producer: Producer, contact: BrokerErrors, topic: str, partition: int, next_offset: int, clock: Clock
     ) -> None:
         self._producer = producer
         self._produce = partial(producer.produce, topic, partition=partition, on_delivery=self._reported)
@@ -220,7 +220,7 @@ class KafkaChannel:
             for _, timestamp, key, value, headers in rows:
                 if now_s() > fresh_until_s:
                     break
-                produce(value=value, key=key, timestamp=timestamp, headers=headers)
+                produce(value=value, key=key, timestamp=timestamp, headers=headers)  # type: ignore[arg-type]  # a list of our headers is one of its
                 taken += 1
         except BufferError:
             self._producer.poll(_POLL_S)
@@ -247,7 +247,7 @@ class KafkaChannel:
         self._failure = self._failure or KeyfoldError("the channel is closed")
         return int(self._producer.flush(_POLL_S * 20)) == 0
 
-    def _reported(self, error: KafkaError | None, message: Any) -> None:
+    def _reported(self, error: KafkaError | None, message: Message) -> None:
         """What became of a record, in the order in which they were sent."""
         if self._failure is not None:
             return

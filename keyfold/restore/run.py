@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from keyfold.errors import ConfigError, KeyfoldError, LogNotFound, ObjectNotFound, is_of_one_partition
 from keyfold.log.manifest import Manifest
@@ -37,6 +37,7 @@ from keyfold.restore.source import RestoreSource
 from keyfold.restore.survey import RestoreSurvey, TargetLimits, survey
 from keyfold.restore.target import RestoreTarget, TargetTopic
 from keyfold.runtime.clock import Clock
+from keyfold.runtime.json_types import JsonObject
 from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.api import ObjectStore
 
@@ -78,7 +79,7 @@ class RestoreRequest:
     strict: bool = False
     lease_s: float = LEASE_S
 
-    def asked(self) -> dict[str, Any]:
+    def asked(self) -> JsonObject:
         """What must be the same in every run of one restore."""
         return {**self.selection.to_json(), "offset_header": self.settings.offset_header}
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from keyfold.errors import ConfigError
+from keyfold.runtime.json_types import JsonObject
 
 EVERY: Final = -1
 """Stands for all partitions that are not named, in `to_offsets`."""
@@ -54,7 +55,7 @@ class RestoreSelection:
         """The end that was asked for by offset; None where none was."""
         return self.to_offsets.get(partition, self.to_offsets.get(EVERY))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """As it stands in the journal."""
         return {
             "to_offsets": {str(partition): end for partition, end in sorted(self.to_offsets.items())},

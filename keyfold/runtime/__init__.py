@@ -5,5 +5,6 @@ signals                      stopping gracefully when asked to
 event_log, terminal, text    log events, and text for people
 health, metrics_server       probes and `/metrics`
 rate_limit, throttle         byte rates
+json_types                   the types of JSON
 overlap                      fetch ahead and send behind
 """

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping
 from io import StringIO
 from types import MappingProxyType
-from typing import Any, Final, TextIO
+from typing import Final, TextIO
 
 import structlog
 from pydantic import SecretStr
@@ -150,6 +150,6 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
     return structlog.stdlib.get_logger(name)
 
 
-def bind(**fields: Any) -> None:
+def bind(**fields: object) -> None:
     """Add fields, such as the task's number, to all later events of this thread."""
     structlog.contextvars.bind_contextvars(**fields)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
 
 
 def escaped(text: str) -> str:
@@ -35,7 +34,7 @@ def echo(line: str = "", *, err: bool = False, flush: bool = True) -> None:
         stream.flush()
 
 
-def echo_json(document: Any, *, indent: int | None = None) -> None:
+def echo_json(document: object, *, indent: int | None = None) -> None:
     """Print a JSON document to standard output."""
     for line in json.dumps(document, ensure_ascii=False, indent=indent).split("\n"):
         echo(line)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import cast
 
 from keyfold.errors import ConfigError
 from keyfold.store.api import ObjectStore, StoreLocation
@@ -12,7 +12,7 @@ from keyfold.store.api import ObjectStore, StoreLocation
 
 def location_of(store: ObjectStore) -> StoreLocation:
     """Return what a task opens to get the same store. Raise `ConfigError` if only this process has the store."""
-    location: Any = getattr(store, "location", store)
+    location: object = getattr(store, "location", store)
     if not hasattr(location, "open"):
         raise ConfigError("store", f"{store.url} cannot be opened by Spark's tasks", hint="use an S3 store")
     return cast("StoreLocation", location)

@@ -16,16 +16,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import ConfigDict, TypeAdapter
 from pyspark.sql import SparkSession
 
 from keyfold.errors import KeyfoldError, ObjectNotFound, is_of_one_partition
-from keyfold.log.arrow_columns import arrow_schema
+from keyfold.log.arrow_columns import ArrowArray, arrow_schema, values_of
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.runtime.clock import Clock
@@ -184,15 +185,15 @@ def _deal(rounds: Sequence[Round]) -> list[list[_Job]]:
     return tasks
 
 
-Batches = Iterable[Any]
+Batches = Iterable[pa.RecordBatch]
 
 
-def _checker(location: StoreLocation, tasks: Sequence[Sequence[_Job]]) -> Callable[[Batches], Iterator[Any]]:
+def _checker(location: StoreLocation, tasks: Sequence[Sequence[_Job]]) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
     """The first stage: a task's number becomes the rows and results of its jobs."""
 
-    def run(batches: Batches) -> Iterator[Any]:
+    def run(batches: Batches) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            for number in batch.column(0).to_pylist():
+            for number in values_of(batch.column(0)):
                 with opened(location) as store:
                     for log, job in tasks[number]:
                         yield from _check(store, log, job)
@@ -200,7 +201,7 @@ def _checker(location: StoreLocation, tasks: Sequence[Sequence[_Job]]) -> Callab
     return run
 
 
-def _check(store: ObjectStore, log: int, job: SegmentJob | _Replaced) -> Iterator[Any]:
+def _check(store: ObjectStore, log: int, job: SegmentJob | _Replaced) -> Iterator[pa.RecordBatch]:
     with HashedRows(0) as rows:
         try:
             if isinstance(job, _Replaced):
@@ -216,16 +217,16 @@ def _check(store: ObjectStore, log: int, job: SegmentJob | _Replaced) -> Iterato
                 yield _rows_batch(log, held[start : start + _BATCH_ROWS])
 
 
-def _answer_batch(log: int, answer: _Answer) -> Any:
+def _answer_batch(log: int, answer: _Answer) -> pa.RecordBatch:
     # Its hash spreads answers over the tasks of the next stage. They are JSON: reading them runs no code in the driver.
     text = _ANSWER.dump_json(answer)
     row: list[list[int | bytes]] = [[log], [hash(text[:200]) >> 1], [0], [0], [text]]
     return pa.RecordBatch.from_arrays([pa.array(c, f.type) for c, f in zip(row, _ARROW, strict=True)], schema=_ARROW)
 
 
-def _rows_batch(log: int, rows: Any) -> Any:
+def _rows_batch(log: int, rows: npt.NDArray[np.void]) -> pa.RecordBatch:
     count = len(rows)
-    columns = [
+    columns: list[ArrowArray] = [
         pa.array(np.full(count, log, np.int32)),
         pa.array(np.ascontiguousarray(rows["hash"]).view(np.int64)),
         pa.array(rows["offset"].astype(np.int64)),
@@ -235,10 +236,10 @@ def _rows_batch(log: int, rows: Any) -> Any:
     return pa.RecordBatch.from_arrays(columns, schema=_ARROW)
 
 
-def _suspector(promises: Sequence[Promises], expected: int) -> Callable[[Batches], Iterator[Any]]:
+def _suspector(promises: Sequence[Promises], expected: int) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
     """The second stage: rows become suspects, results pass through."""
 
-    def run(batches: Batches) -> Iterator[Any]:
+    def run(batches: Batches) -> Iterator[pa.RecordBatch]:
         by_log: dict[int, HashedRows] = {}
         try:
             for batch in batches:
@@ -254,7 +255,7 @@ def _suspector(promises: Sequence[Promises], expected: int) -> Callable[[Batches
     return run
 
 
-def _collect(by_log: dict[int, HashedRows], batch: Any, expected: int) -> None:
+def _collect(by_log: dict[int, HashedRows], batch: pa.RecordBatch, expected: int) -> None:
     logs = batch.column("log").to_numpy()
     for log in np.unique(logs).tolist():
         here = logs == log

@@ -16,7 +16,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from keyfold.errors import (
     AlreadyExists,
@@ -137,7 +137,7 @@ class CasObject(Generic[T]):
             raise StoreUnavailable(self.key, message, hint=self._undecided_hint) from error
 
 
-DocumentBody = Mapping[str, Any]
+DocumentBody = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,18 @@ from keyfold.store.api import (
     UploadInfo,
 )
 from keyfold.store.pacing import PacedBody, Pacer
-from keyfold.store.s3_answers import date_ms_of, etag_of, field_of, owe_answer, owe_request, put_result, second_end_ms
+from keyfold.store.s3_answers import (
+    S3Answer,
+    UploadedPart,
+    date_ms_of,
+    etag_of,
+    field_of,
+    owe_answer,
+    owe_request,
+    put_result,
+    second_end_ms,
+    uploaded_part,
+)
 from keyfold.store.s3_errors import FAILURES, translate
 from keyfold.store.s3_reads import read_range, read_whole
 from keyfold.store.s3_uploads import COPY_BYTES_MAX, S3Copy, S3Upload, copy_in_store, take_up
@@ -224,7 +235,7 @@ class S3Store:
         """See `ObjectStore.get`."""
         return self._blob(key, max_bytes)
 
-    def _blob(self, key: str, max_bytes: int | None, **arguments: Any) -> Blob:
+    def _blob(self, key: str, max_bytes: int | None, **arguments: object) -> Blob:
         answer, data = read_whole(self, key, max_bytes, **arguments)
         modified_ms = second_end_ms(field_of(answer, "LastModified", key))
         # A server that updates its Date once a second may send one that is older than the object.
@@ -286,7 +297,7 @@ class S3Store:
         """See `ObjectStore.put`."""
         condition = {"IfNoneMatch": _CREATE_ONLY} if isinstance(mode, Create) else {"IfMatch": mode.etag}
         body = bytes(data) if isinstance(data, memoryview) else data
-        extra: dict[str, Any] = {**condition, **self._encryption}
+        extra: dict[str, object] = {**condition, **self._encryption}
         answer = self._ask(self._single.put_object, "s3:PutObject", key, mode, Key=key, Body=body, **extra)
         return put_result(answer, key)
 
@@ -316,26 +327,19 @@ class S3Store:
         answer = self.request("create_multipart_upload", "s3:PutObject", key, **sums, **self._encryption)
         return str(answer["UploadId"])
 
-    def request(self, operation: str, action: str, key: str, **arguments: Any) -> dict[str, Any]:
+    def request(self, operation: str, action: str, key: str, **arguments: object) -> S3Answer:
         """Send a request about `key` that may be retried (for `keyfold.store.s3_uploads` and `s3_reads`)."""
-        return self._ask(getattr(self._retrying, operation), action, key, Key=key, **arguments)
+        return self._ask(getattr(self._patient, operation), action, key, None, Key=key, **arguments)
 
-    def write_part(self, key: str, upload_id: str, number: int, part: Bytes) -> dict[str, Any]:
+    def write_part(self, key: str, upload_id: str, number: int, part: Bytes) -> UploadedPart:
         """Send one part of an upload (for `S3Upload.write`); return its description for `complete_upload`."""
         body = bytes(part) if isinstance(part, memoryview) else part
         answer = self._ask(
-            self._retrying.upload_part,
-            "s3:PutObject",
-            key,
-            Key=key,
-            UploadId=upload_id,
-            PartNumber=number,
-            Body=body,
+            self._patient.upload_part, "s3:PutObject", key, Key=key, UploadId=upload_id, PartNumber=number, Body=body
         )
-        sums = {"ChecksumCRC32": answer["ChecksumCRC32"]} if self._sums_parts and "ChecksumCRC32" in answer else {}
-        return {"PartNumber": number, "ETag": etag_of(answer, key), **sums}
+        return uploaded_part(number, etag_of(answer, key), answer.get("ChecksumCRC32") if self._sums_parts else None)
 
-    def complete_upload(self, key: str, upload_id: str, parts: Sequence[dict[str, Any]]) -> PutResult:
+    def complete_upload(self, key: str, upload_id: str, parts: Sequence[UploadedPart]) -> PutResult:
         """Make an upload's object visible (for `S3Upload.complete`)."""
         if not parts:
             raise StoreError(key, "an upload needs at least one part")
@@ -399,13 +403,12 @@ class S3Store:
         return location, retrying, single
 
     def _ask(
-        self, call: Callable[..., Any], action: str, key: str, mode: PutMode | None = None, **arguments: Any
-    ) -> dict[str, Any]:
+        self, call: Callable[..., S3Answer], action: str, key: str, mode: PutMode | None = None, **arguments: object
+    ) -> S3Answer:
         try:
-            answer: dict[str, Any] = call(Bucket=self.bucket, **arguments)
+            return call(Bucket=self.bucket, **arguments)
         except FAILURES as error:
             raise self.failure(error, key, action, mode) from error
-        return answer
 
     def failure(self, error: Exception, key: str, action: str, mode: PutMode | None = None) -> StoreError:
         """Return keyfold's error for an error of boto3 (for operations of several requests)."""
@@ -413,7 +416,7 @@ class S3Store:
         failure.host = self.host
         return failure
 
-    def _head(self, key: str) -> dict[str, Any]:
+    def _head(self, key: str) -> S3Answer:
         try:
             return self._ask(self._retrying.head_object, "s3:GetObject", key, Key=key)
         except ObjectNotFound as missing:
@@ -429,8 +432,8 @@ class S3Store:
                 raise missing from None
             raise
 
-    def _pages(self, operation: str, action: str, prefix: str, **arguments: Any) -> Iterator[dict[str, Any]]:
-        paginator = self._retrying.get_paginator(operation)
+    def _pages(self, operation: str, action: str, prefix: str, **arguments: object) -> Iterator[S3Answer]:
+        paginator = self._patient.get_paginator(operation)
         try:
             yield from paginator.paginate(Bucket=self.bucket, Prefix=prefix, **arguments)
         except FAILURES as error:
@@ -443,7 +446,7 @@ class S3Store:
         except ObjectNotFound:
             raise lost from None
 
-    def _before_send(self, request: Any, **_event: Any) -> None:
+    def _before_send(self, request: Any, **_event: object) -> None:
         # boto3 asks "100-continue?" before each body. A small body is sent faster than the answer comes (and a proxy
         # that never answers costs a second each time); a paced one must not ask the pacer for bytes that stay here.
         headers = request.headers
@@ -490,7 +493,7 @@ def _clients(asked: S3Location) -> tuple[S3Location, Any, Any]:
     return replace(asked, endpoint_url=endpoint_url, region=region), retrying, single
 
 
-def _configured_endpoint(session: Any) -> str | None:
+def _configured_endpoint(session: boto3.session.Session) -> str | None:
     """Return the endpoint of the environment (`AWS_ENDPOINT_URL`, `AWS_ENDPOINT_URL_S3`) or profile; None: Amazon's."""
     host = urlsplit(url := str(session.client("s3").meta.endpoint_url)).hostname or ""
     return None if host.endswith((".amazonaws.com", ".amazonaws.com.cn")) else url

@@ -4,13 +4,30 @@ from __future__ import annotations
 
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from keyfold.errors import StoreError
 from keyfold.store.api import PutResult
 from keyfold.store.pacing import Pacer, head_bytes
 
 S3Answer = dict[str, Any]
+"""An answer as boto3 has it; what is in it depends on the request."""
+
+
+class UploadedPart(TypedDict):
+    """A part of an upload, as S3 wants it when the upload is completed."""
+
+    PartNumber: int
+    ETag: str
+    ChecksumCRC32: NotRequired[str]
+    ChecksumSHA256: NotRequired[str]
+
+
+def uploaded_part(number: int, etag: str, crc32: str | None) -> UploadedPart:
+    """Return the description of a part, with its checksum if the store has told one."""
+    if crc32 is None:
+        return {"PartNumber": number, "ETag": etag}
+    return {"PartNumber": number, "ETag": etag, "ChecksumCRC32": crc32}
 
 
 def field_of(answer: S3Answer, name: str, key: str) -> Any:
@@ -44,12 +61,12 @@ def second_end_ms(moment: datetime) -> int:
     return int(moment.timestamp()) * 1000 + 999
 
 
-def owe_request(pacer: Pacer, request: Any, **_event: Any) -> None:
+def owe_request(pacer: Pacer, request: Any, **_event: object) -> None:
     """Count the head of a request that is sent, as a handler of boto3's event."""
     pacer.owe(head_bytes(request.headers, str(request.url)))
 
 
-def owe_answer(pacer: Pacer, response_dict: dict[str, Any] | None, **_event: Any) -> None:
+def owe_answer(pacer: Pacer, response_dict: S3Answer | None, **_event: object) -> None:
     """Count an answer that was received, without an object's body, as a handler of boto3's event."""
     if response_dict is None:  # no answer was received
         return

@@ -20,7 +20,7 @@ from keyfold.store.s3_errors import FAILURES
 from keyfold.store.s3_requests import S3Requests
 
 
-def read_whole(store: S3Requests, key: str, max_bytes: int | None, **arguments: Any) -> tuple[S3Answer, bytes]:
+def read_whole(store: S3Requests, key: str, max_bytes: int | None, **arguments: object) -> tuple[S3Answer, bytes]:
     """Return the answer of the first request, and the object's bytes. Raises `ObjectTooLarge`."""
     if store.pacer is None:
         return _read(store, key, 0, max_bytes, **arguments)
@@ -43,7 +43,7 @@ def read_range(store: S3Requests, key: str, start: int, length: int) -> bytes:
 
 
 def _pieces(
-    store: S3Requests, key: str, start: int, end: int, etag: str | None, **arguments: Any
+    store: S3Requests, key: str, start: int, end: int, etag: str | None, **arguments: object
 ) -> Iterator[tuple[S3Answer, bytes]]:
     piece_bytes = end - start if store.pacer is None else store.pacer.piece_bytes
     while start < end:
@@ -62,7 +62,7 @@ def _pieces(
 
 
 def _read(
-    store: S3Requests, key: str, expected_bytes: int, max_bytes: int | None, **arguments: Any
+    store: S3Requests, key: str, expected_bytes: int, max_bytes: int | None, **arguments: object
 ) -> tuple[S3Answer, bytes]:
     """Send one request, with its bytes acquired first if they are known; retry a body that breaks off.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from keyfold.errors import StoreError
 from keyfold.runtime.buffers import Bytes
 from keyfold.store.api import PutMode, PutResult, UploadInfo
 from keyfold.store.pacing import Pacer
+from keyfold.store.s3_answers import S3Answer, UploadedPart
 
 
 class S3Requests(Protocol):
@@ -22,7 +23,7 @@ class S3Requests(Protocol):
     def read_attempts(self) -> int:
         """Maximum number of attempts to read a body."""
 
-    def request(self, operation: str, action: str, key: str, **arguments: Any) -> dict[str, Any]:
+    def request(self, operation: str, action: str, key: str, **arguments: object) -> S3Answer:
         """Send a request about `key` that may be retried. `action` is the right that it needs, for messages."""
 
     def failure(self, error: Exception, key: str, action: str, mode: PutMode | None = None) -> StoreError:
@@ -31,10 +32,10 @@ class S3Requests(Protocol):
     def create_upload(self, key: str, checksum: str | None) -> str:
         """Start an upload in parts and return its id."""
 
-    def write_part(self, key: str, upload_id: str, number: int, part: Bytes) -> dict[str, Any]:
+    def write_part(self, key: str, upload_id: str, number: int, part: Bytes) -> UploadedPart:
         """Send one part of an upload; return its description for `complete_upload`."""
 
-    def complete_upload(self, key: str, upload_id: str, parts: Sequence[dict[str, Any]]) -> PutResult:
+    def complete_upload(self, key: str, upload_id: str, parts: Sequence[UploadedPart]) -> PutResult:
         """Make an upload's object visible, create-only."""
 
     def list_uploads(self, prefix: str) -> Iterator[UploadInfo]:

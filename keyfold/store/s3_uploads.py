@@ -17,11 +17,12 @@ import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from keyfold.errors import ObjectNotFound, StoreError, UploadLost
 from keyfold.runtime.buffers import Bytes
 from keyfold.store.api import PutResult
+from keyfold.store.s3_answers import S3Answer, UploadedPart, uploaded_part
 from keyfold.store.s3_requests import S3Requests
 
 COPY_BYTES_MAX: Final = 5 * 1024**3
@@ -37,13 +38,13 @@ class S3Upload:
     """
 
     def __init__(
-        self, store: S3Requests, key: str, upload_id: str, there: Mapping[int, Mapping[str, Any]] | None = None
+        self, store: S3Requests, key: str, upload_id: str, there: Mapping[int, S3Answer] | None = None
     ) -> None:
         self._store = store
         self.key = key
         self.upload_id = upload_id
         self._there = there or {}
-        self._parts: list[dict[str, Any]] = []
+        self._parts: list[UploadedPart] = []
 
     def write(self, part: Bytes) -> None:
         """See `Upload.write`."""
@@ -55,8 +56,7 @@ class S3Upload:
         found = self._there.get(number)
         if found is None or not _is_same(found, part):
             return False
-        sums = {"ChecksumCRC32": found["ChecksumCRC32"]} if "ChecksumCRC32" in found else {}
-        self._parts.append({"PartNumber": number, "ETag": str(found["ETag"]), **sums})
+        self._parts.append(uploaded_part(number, str(found["ETag"]), found.get("ChecksumCRC32")))
         return True
 
     def complete(self) -> PutResult:
@@ -75,12 +75,12 @@ class S3Copy:
     store: S3Requests
     key: str
     upload_id: str
-    part: Mapping[str, Any]
+    part: UploadedPart
     sha256: bytes
 
     def complete(self) -> PutResult:
         """See `Upload.complete`."""
-        return self.store.complete_upload(self.key, self.upload_id, [dict(self.part)])
+        return self.store.complete_upload(self.key, self.upload_id, [self.part])
 
     def abort(self) -> None:
         """See `Upload.abort`."""
@@ -99,7 +99,7 @@ def copy_in_store(store: S3Requests, source_bucket: str, source_key: str, key: s
         _let_go(store, key, upload_id)
         return None
     said = str(found["ChecksumSHA256"])
-    part = {"PartNumber": 1, "ETag": str(found["ETag"]), "ChecksumSHA256": said}
+    part: UploadedPart = {"PartNumber": 1, "ETag": str(found["ETag"]), "ChecksumSHA256": said}
     return S3Copy(store, key, upload_id, part, b64decode(said))
 
 
@@ -116,7 +116,7 @@ def take_up(store: S3Requests, key: str) -> S3Upload | None:
     return best
 
 
-def _copy_part(store: S3Requests, key: str, upload_id: str, source_bucket: str, source_key: str) -> dict[str, Any]:
+def _copy_part(store: S3Requests, key: str, upload_id: str, source_bucket: str, source_key: str) -> S3Answer:
     origin = {"Bucket": source_bucket, "Key": source_key}
     try:
         answer = store.request(
@@ -127,10 +127,10 @@ def _copy_part(store: S3Requests, key: str, upload_id: str, source_bucket: str, 
     return dict(answer.get("CopyPartResult", {}))
 
 
-def _parts_there(store: S3Requests, key: str, upload_id: str) -> dict[int, dict[str, Any]]:
+def _parts_there(store: S3Requests, key: str, upload_id: str) -> dict[int, S3Answer]:
     """Return the parts of an unfinished upload by number; empty if the upload is gone."""
-    there: dict[int, dict[str, Any]] = {}
-    more: dict[str, Any] = {}
+    there: dict[int, S3Answer] = {}
+    more: dict[str, object] = {}
     while True:
         try:
             page = store.request("list_parts", "s3:ListMultipartUploadParts", key, UploadId=upload_id, **more)
@@ -147,7 +147,7 @@ def _let_go(store: S3Requests, key: str, upload_id: str) -> None:
         store.abort_upload(key, upload_id)
 
 
-def _is_same(found: Mapping[str, Any], part: Bytes) -> bool:
+def _is_same(found: S3Answer, part: Bytes) -> bool:
     if int(found["Size"]) != len(part):
         return False
     if "ChecksumCRC32" in found:

@@ -15,12 +15,13 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import IO, Any, Final, Self
+from typing import IO, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from keyfold.log.arrow_columns import ArrowArray, ArrowChunks
 from keyfold.log.index import Index, Ints
 from keyfold.verify.row_checks import Words, flat_bytes
 
@@ -59,7 +60,7 @@ def _powers(count: int) -> Words:
 _FIRST_POWERS: Final = _powers(_POWERS)
 
 
-def hashes_of(keys: Any) -> Words:
+def hashes_of(keys: ArrowArray) -> Words:
     """A hash of each key of an Arrow binary array without nulls."""
     lengths, flat = flat_bytes(keys)
     if not len(lengths):
@@ -115,11 +116,11 @@ class HashedRows:
 
     expected: int
     rows_at_once: int = ROWS_AT_ONCE
-    _held: list[npt.NDArray[Any]] = field(default_factory=list)
+    _held: list[npt.NDArray[np.void]] = field(default_factory=list)
     _held_count: int = 0
     _extents: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     _file: IO[bytes] | None = None
-    _lock: Any = field(default_factory=Lock)
+    _lock: Lock = field(default_factory=Lock)
 
     @property
     def bucket_count(self) -> int:
@@ -133,7 +134,7 @@ class HashedRows:
         if self._file is not None:
             self._file.close()
 
-    def add(self, keys: Any, offsets: Ints, flags: Flags) -> None:
+    def add(self, keys: ArrowArray | ArrowChunks, offsets: Ints, flags: Flags) -> None:
         """Add records; those whose key is null are left out."""
         if isinstance(keys, pa.ChunkedArray):
             keys = keys.combine_chunks()
@@ -144,7 +145,7 @@ class HashedRows:
         rows["hash"], rows["offset"], rows["flags"] = hashes_of(keys), offsets, flags
         self.add_rows(rows)
 
-    def add_rows(self, rows: npt.NDArray[Any]) -> None:
+    def add_rows(self, rows: npt.NDArray[np.void]) -> None:
         """Add rows that are hashed already."""
         with self._lock:
             self._held.append(rows)
@@ -168,7 +169,7 @@ class HashedRows:
             self._extents.setdefault(bucket, []).append((place, (end - begin) * ROW.itemsize))
         self._file.write(rows.tobytes())
 
-    def drain(self) -> Iterator[npt.NDArray[Any]]:
+    def drain(self) -> Iterator[npt.NDArray[np.void]]:
         """Rows that are held in memory, in the pieces in which they came; they are let go."""
         held, self._held, self._held_count = self._held, [], 0
         yield from held
@@ -182,7 +183,7 @@ class HashedRows:
             if len(rows):
                 yield _grouped(rows)
 
-    def _rows_of(self, bucket: int) -> npt.NDArray[Any]:
+    def _rows_of(self, bucket: int) -> npt.NDArray[np.void]:
         parts = [np.empty(0, ROW)]
         if self._file is not None:
             for place, size in self._extents.get(bucket, ()):
@@ -191,7 +192,7 @@ class HashedRows:
         return np.concatenate([*parts, *self._held])
 
 
-def _grouped(rows: npt.NDArray[Any]) -> Grouped:
+def _grouped(rows: npt.NDArray[np.void]) -> Grouped:
     order = np.lexsort((rows["offset"], rows["hash"]))
     hashes, offsets, flags = rows["hash"][order], rows["offset"][order], rows["flags"][order]
     is_new = np.ones(len(rows), np.bool_)

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from keyfold.log.arrow_columns import ArrowArray, ArrowChunks, numbers_in
 from keyfold.log.avro import SegmentDamaged, StoredBlock
 from keyfold.log.codec import Codec
 from keyfold.log.decode import decode_record, decompress_block, skip_headers
@@ -172,21 +173,21 @@ class _Proof:
         return signed ^ -(value & np.uint64(1)).astype(np.int64), size
 
 
-def flat_bytes(keys: Any) -> tuple[Ints, Octets]:
+def flat_bytes(keys: ArrowArray) -> tuple[Ints, Octets]:
     """Lengths of the keys that are not null, and their bytes one after another."""
     present = keys.drop_null() if keys.null_count else keys
     _, offsets_buffer, data_buffer = present.buffers()
     if not len(present):
         return np.empty(0, np.int64), np.empty(0, np.uint8)
     wide = pa.types.is_large_binary(present.type)
-    kind, width = (np.int64, 8) if wide else (np.int32, 4)
-    offsets = np.frombuffer(offsets_buffer, kind, len(present) + 1, present.offset * width).astype(np.int64)
-    flat = np.frombuffer(data_buffer, np.uint8) if data_buffer is not None else np.empty(0, np.uint8)
+    kind: type[np.int64 | np.int32] = np.int64 if wide else np.int32
+    offsets = numbers_in(offsets_buffer, kind)[present.offset : present.offset + len(present) + 1].astype(np.int64)
+    flat = numbers_in(data_buffer, np.uint8) if data_buffer is not None else np.empty(0, np.uint8)
     return np.diff(offsets), flat[offsets[0] : offsets[-1]]
 
 
-def _one_chunk(column: Any) -> Any:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+def _one_chunk(column: ArrowChunks) -> ArrowArray:
+    return column.chunks[0] if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _ints(rows: pa.Table, column: str) -> npt.NDArray[Any]:

@@ -15,12 +15,13 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from keyfold.errors import ObjectNotFound, ObjectTooLarge
+from keyfold.log.arrow_columns import ArrowArray, ArrowChunks
 from keyfold.log.avro import SegmentDamaged, SegmentHeader, StoredBlock, read_blocks
 from keyfold.log.codec import Codec, open_codec
 from keyfold.log.decode import decompress_block
@@ -39,7 +40,7 @@ from keyfold.verify.segment_totals import Marks, SegmentTotals
 Progress = Callable[[int], None]
 """Told how many stored bytes were read since the last call."""
 
-RowSink = Callable[[Any, Ints, Flags], None]
+RowSink: TypeAlias = "Callable[[ArrowArray | ArrowChunks, Ints, Flags], None]"
 """Given keys (Arrow, null where a record has none), offsets and flags of records that were read."""
 
 _BATCH_BYTES = 4 * 1024 * 1024
@@ -87,7 +88,7 @@ class SegmentCheck:
     checksum: bytes = b""
     _marks: Marks = field(default_factory=Marks)
     _unfinished: tuple[Index, ...] = ()
-    _withheld: list[tuple[Any, Ints, Flags]] = field(default_factory=list)
+    _withheld: list[tuple[ArrowArray | ArrowChunks, Ints, Flags]] = field(default_factory=list)
     _last: int = -1
 
     def run(self) -> None:

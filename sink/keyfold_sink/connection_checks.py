@@ -36,7 +36,7 @@ _COORDINATOR_MOVES: Final = frozenset(
 )
 _FETCH_S: Final = 5.0
 # Errors of the clients become mistakes. Only what the user's settings make them log goes to the log.
-_SILENT: Final[Mapping[str, Any]] = MappingProxyType({"log_level": 0, "logger": CLIENT_LOG})
+_SILENT: Final[Mapping[str, object]] = MappingProxyType({"log_level": 0, "logger": CLIENT_LOG})
 # An id that no registry has given; the answer that it is unknown is a good answer.
 _UNUSED_ID: Final = 2**31 - 1
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from keyfold.errors import CommitRefused, KeyfoldError
 from keyfold.log.manifest import SegmentEntry
@@ -37,10 +37,14 @@ SINGLE_STAGE_SHARE: Final = 1.25
 STOPPED: Final = "stopped; the next run continues"
 
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
 class Parallel(Protocol):
     """Call a function with each item, many at a time. Each call is a step of the stage's progress."""
 
-    def __call__(self, work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    def __call__(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """Return the results, in order."""
 
 

@@ -13,10 +13,11 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final
+from typing import Final
 
 from keyfold.log.names import Place
 from keyfold.metrics.metric import Labelled, Metric, MetricValues
+from keyfold.runtime.json_types import JsonObject, JsonValue
 from keyfold.runtime.text import size_text
 from keyfold_compactor.report import metric_names as names
 from keyfold_compactor.report.log_state import LogState
@@ -293,12 +294,12 @@ def run_values(report: RunReport) -> MetricValues:
     return {metric: value for metric, value in done.items() if metric not in _OF_A_PROCESS}
 
 
-def document(report: RunReport) -> dict[str, Any]:
+def document(report: RunReport) -> JsonObject:
     """Return the object `metrics` of a run's JSON report: values by name; samples with labels as a list."""
     return {metric.name: _plain(metric, value) for metric, value in run_values(report).items()}
 
 
-def _plain(metric: Metric, value: float | Labelled | None) -> Any:
+def _plain(metric: Metric, value: float | Labelled | None) -> JsonValue:
     if isinstance(value, Mapping):
         return [{**dict(zip(metric.labels, key, strict=True)), "value": round(v, 6)} for key, v in value.items()]
     return value if value is None else round(value, 6)

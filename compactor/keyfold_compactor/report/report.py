@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
-from typing import Any, Protocol
+from typing import Protocol, cast
 
 from keyfold.log.gc import CollectedGarbage
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold.replicas.after_run import ReplicaRound
+from keyfold.runtime.json_types import JsonObject
 from keyfold.runtime.text import size_text
 from keyfold_compactor.decide.work import Traffic
 from keyfold_compactor.report.log_state import LogState
@@ -112,7 +113,7 @@ class PartitionReport:
         """Whether the run must end with exit code 1."""
         return self.outcome is PartitionOutcome.FAILED or bool(self.gc_error or self.expired.error)
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> JsonObject:
         """Return the partition's object in the JSON report."""
         return {
             "topic": self.place.topic,
@@ -233,7 +234,7 @@ class RunReport:
         known = self.by_place.get(place, PartitionReport(place, PartitionOutcome.UNCHANGED))
         self.by_place[place] = replace(known, garbage=garbage, gc_error=error)
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> JsonObject:
         """Return the JSON report."""
         parts = self.partitions
         documents = [p.document() for p in parts]
@@ -260,7 +261,7 @@ class RunReport:
             "partitions_looked_at": len(parts) + self.quiet_partitions,
             "partitions_cleaned": sum(p.outcome is PartitionOutcome.CLEANED for p in parts),
             "partitions_failed": len(self.failed),
-            "totals": {name: round(sum(d[name] for d in documents), 3) for name in summed},
+            "totals": {name: round(sum(cast("float", d[name]) for d in documents), 3) for name in summed},
             "replicas": [dict(r.document) for r in self.replicas],
             "partitions": documents,
         }
@@ -297,7 +298,7 @@ def text_lines(report: RunReport) -> Iterable[str]:
     parts = report.partitions
     for part in parts:
         yield from _partition_lines(part)
-    total = report.document()["totals"]
+    total = cast("dict[str, float]", report.document()["totals"])
     looked_at = len(parts) + report.quiet_partitions
     cleaned = sum(p.outcome is PartitionOutcome.CLEANED for p in parts)
     yield (

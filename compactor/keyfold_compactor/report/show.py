@@ -14,6 +14,7 @@ from rich.progress import Progress as Bar
 
 from keyfold.log.names import Place
 from keyfold.runtime.clock import Clock
+from keyfold.runtime.json_types import JsonObject
 from keyfold.runtime.terminal import echo, echo_json
 from keyfold.runtime.text import size_text
 from keyfold_compactor.decide.horizon import HeldTombstones, plain_names
@@ -71,7 +72,7 @@ def print_report(report: RunReport, *, as_json: bool, is_quiet_silent: bool = Fa
         echo(line)
 
 
-def report_document(report: RunReport) -> dict[str, Any]:
+def report_document(report: RunReport) -> JsonObject:
     """Return a run's report as JSON, with the metrics of docs/metrics.md."""
     found = report.document()
     partitions = found.pop("partitions")
@@ -80,7 +81,7 @@ def report_document(report: RunReport) -> dict[str, Any]:
 
 def plan_document(
     reviews: Sequence[PartitionReview], costs: Costs | None = None, rate: float | None = None
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return a plan as JSON; `rate` is the limit in bytes per second."""
     costs = costs or {}
     due, whole = _in_all(reviews, costs)
@@ -101,7 +102,7 @@ def plan_lines(
     """Yield a plan as text: each partition, then a total. `rate` is the limit in bytes per second."""
     costs = costs or {}
     for review in _ordered(reviews):
-        found = _document(review)
+        found: dict[str, Any] = _document(review)
         name = f"{found['topic']}-{found['partition']}"
         if review.error is not None:
             yield f"{name}: error: {found['error']}"
@@ -143,7 +144,7 @@ def _cost_text(found: Cost, rate: float | None) -> str:
     return text if seconds is None else f"{text}, {seconds:.0f} s at log.cleaner.io.max.bytes.per.second"
 
 
-def _cost_document(found: Cost | None, rate: float | None) -> dict[str, Any] | None:
+def _cost_document(found: Cost | None, rate: float | None) -> JsonObject | None:
     if found is None:
         return None
     seconds = found.seconds_at(rate)
@@ -156,8 +157,8 @@ def _cost_document(found: Cost | None, rate: float | None) -> dict[str, Any] | N
     }
 
 
-def _document(review: PartitionReview) -> dict[str, Any]:
-    found: dict[str, Any] = {"topic": review.place.topic, "partition": review.place.partition}
+def _document(review: PartitionReview) -> JsonObject:
+    found: JsonObject = {"topic": review.place.topic, "partition": review.place.partition}
     if review.decision is None:
         return {**found, "error": str(review.error)}
     parts = review.decision.range
@@ -180,7 +181,7 @@ def _document(review: PartitionReview) -> dict[str, Any]:
     }
 
 
-def _held_document(found: HeldTombstones | None) -> dict[str, Any] | None:
+def _held_document(found: HeldTombstones | None) -> JsonObject | None:
     if found is None:
         return None
     return {
@@ -200,7 +201,7 @@ def _held_text(found: HeldTombstones) -> str:
     )
 
 
-def _retention_document(found: Expiry) -> dict[str, Any]:
+def _retention_document(found: Expiry) -> JsonObject:
     return {
         "segments": len(found.segments),
         "by_size": found.by_size,

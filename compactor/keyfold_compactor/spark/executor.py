@@ -197,7 +197,7 @@ def _kept_in_driver(jobs: Sequence[LogJob], masks_bytes: int) -> frozenset[int]:
     return frozenset(numbers)
 
 
-def _masks_for(wanted: Any, mapped: Iterator[Mapped]) -> Iterator[tuple[int, Mask]]:
+def _masks_for(wanted: Broadcast[dict[MaskKey, int]], mapped: Iterator[Mapped]) -> Iterator[tuple[int, Mask]]:
     portion_of = wanted.value
     for item in mapped:
         if isinstance(item, Mask) and item.key in portion_of:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from pyspark.sql import Column, DataFrame
@@ -77,7 +77,7 @@ def _reader(typing: Typing, log: Log, archive: SchemaArchive, partitions: Sequen
         raise ConfigError(typing.schema_option, message) from error
 
 
-def _checked(typing: Typing, text: Any) -> str:
+def _checked(typing: Typing, text: object) -> str:
     if not isinstance(text, str):
         raise ConfigError(
             typing.schema_option, "must be an Avro schema for avro, as JSON text or as a parsed JSON value"
@@ -175,7 +175,7 @@ def _from_avro(
     )
     head = fn.coalesce(in_header, in_data)
     body = fn.when(in_header.isNotNull(), stored).otherwise(fn.expr(_rest_of(typing.column)))
-    options: dict[str, Any] = {"avroSchema": reader, "mode": typing.mode}
+    options: dict[str, str] = {"avroSchema": reader, "mode": typing.mode}
     told = fn.concat(fn.lit("begins with "), fn.hex(head), fn.lit(", which is not the id of a kept schema"))
     column = fn.when(stored.isNull(), None)
     for key, text in writers.items():

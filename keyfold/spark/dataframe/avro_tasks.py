@@ -6,9 +6,9 @@ times of a day as the number that Avro has. All columns go through Python, so th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, types
@@ -84,8 +84,8 @@ def spark_arrow(kind: pa.DataType) -> pa.DataType:  # noqa: PLR0911 - one for ea
 
 def _decoding(
     location: StoreLocation, topics_dir: str, topic: str, typings: list[AvroTyping]
-) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    def run(batches: Iterable[Any]) -> Iterator[Any]:
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with opened(location) as store:
             archive = SchemaArchive(store, topics_dir)
             columns = [
@@ -93,7 +93,7 @@ def _decoding(
                 for typing in typings
             ]
 
-            def decoded(batch: Any) -> Any:
+            def decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
                 for typing, column in columns:
                     batch = _decoded(batch, topic, typing, column)
                 return batch
@@ -104,7 +104,7 @@ def _decoding(
     return run
 
 
-def _decoded(batch: Any, topic: str, typing: AvroTyping, column: Column) -> Any:
+def _decoded(batch: pa.RecordBatch, topic: str, typing: AvroTyping, column: Column) -> pa.RecordBatch:
     name = typing.part.value
     decoded = column.decode(batch.column(name).cast(pa.binary()), batch.column("headers"))
     if decoded.mismatches and typing.raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from pyspark.sql import Column, types
 from pyspark.sql import functions as fn
@@ -13,7 +13,7 @@ from keyfold.errors import ConfigError
 from keyfold.formats.format import FORMAT_NAMES, FORMATS_WITH_SCHEMA, FormatName
 
 Mode = Literal["FAILFAST", "PERMISSIVE"]
-ReaderSchema = str | Mapping[str, Any] | types.DataType | None
+ReaderSchema = str | Mapping[str, object] | types.DataType | None
 """An Avro schema as JSON text or parsed; for json a Spark type or its DDL."""
 
 MODES: Final = ("FAILFAST", "PERMISSIVE")

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from keyfold.errors import ObjectNotFound
+from keyfold.log.arrow_columns import values_of
 from keyfold.log.index import read_index
 from keyfold.log.manifest import SegmentEntry
 from keyfold.log.names import Place
@@ -27,6 +29,9 @@ from keyfold.store.api import ObjectStore, StoreLocation
 
 TASK_BYTES: Final = 128 * 1024 * 1024
 INDEX_TASK_BYTES: Final = 32 * 1024 * 1024
+
+ReadRange = Callable[[ObjectStore, "SegmentRange"], Iterator[pa.RecordBatch]]
+"""Reads one piece of a segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +66,12 @@ class TaskEngine:
         tasks = deal(pieces, lambda piece: piece.entry.index_size_bytes, INDEX_TASK_BYTES)
         return self._run(tasks, _index_batches, INDEX)
 
-    def _run(self, tasks: Sequence[Task], read: Callable[[Any, SegmentRange], Iterator[Any]], schema: Any) -> DataFrame:
+    def _run(self, tasks: Sequence[Task], read: ReadRange, schema: StructType) -> DataFrame:
         location = self.location
 
-        def run(batches: Iterable[Any]) -> Iterator[Any]:
+        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
-                for number in batch.column(0).to_pylist():
+                for number in values_of(batch.column(0)):
                     yield from _run_task(location, tasks[number], read)
 
         return self.spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, schema)
@@ -104,12 +109,12 @@ def deal(pieces: Iterable[SegmentRange], cost: Callable[[SegmentRange], int], mo
     return tasks
 
 
-def _run_task(location: StoreLocation, task: Task, read: Callable[[Any, SegmentRange], Iterator[Any]]) -> Iterator[Any]:
+def _run_task(location: StoreLocation, task: Task, read: ReadRange) -> Iterator[pa.RecordBatch]:
     with opened(location) as store:
         yield from read_pieces(store, task, read)
 
 
-def read_pieces(store: ObjectStore, task: Task, read: Callable[[Any, SegmentRange], Iterator[Any]]) -> Iterator[Any]:
+def read_pieces(store: ObjectStore, task: Task, read: ReadRange) -> Iterator[pa.RecordBatch]:
     """The batches of a task's pieces. Raises `SnapshotLost` where an object of the pinned version has gone."""
     for piece in task:
         try:
@@ -118,13 +123,13 @@ def read_pieces(store: ObjectStore, task: Task, read: Callable[[Any, SegmentRang
             raise gone(piece.place.topic, piece.place.partition, error.key) from error
 
 
-def record_batches(store: ObjectStore, piece: SegmentRange) -> Iterator[Any]:
+def record_batches(store: ObjectStore, piece: SegmentRange) -> Iterator[pa.RecordBatch]:
     """The records of a piece, in the shape of `RECORDS`."""
     for batch in read_entry_batches(store, piece.place, piece.entry, piece.start, piece.end):
         yield shaped(batch, piece.place.partition, ARROW)
 
 
-def _index_batches(store: ObjectStore, piece: SegmentRange) -> Iterator[Any]:
+def _index_batches(store: ObjectStore, piece: SegmentRange) -> Iterator[pa.RecordBatch]:
     rows = read_index(store, piece.place, piece.entry, columns=tuple(INDEX.names[1:])).rows
     for batch in rows.to_batches(max_chunksize=64 * 1024):
         partition = pa.repeat(pa.scalar(piece.place.partition, pa.int32()), batch.num_rows)

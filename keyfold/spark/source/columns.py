@@ -10,7 +10,7 @@ wanted; what is not wanted is not taken out of the blocks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,9 @@ import pyarrow.compute as pc
 
 from keyfold.errors import ConfigError
 from keyfold.log.arrow_columns import ArrowArray, ArrowField, arrow_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 _HEADER: Final = pa.struct([pa.field("name", pa.string()), pa.field("value", pa.binary())])
 ARROW: Final = arrow_schema(
@@ -82,7 +85,7 @@ def _cast(array: ArrowArray, to: pa.DataType) -> ArrowArray:
     return held.cast(array.type).cast(to)
 
 
-def schema_for(schema: Any) -> pa.Schema:
+def schema_for(schema: StructType) -> pa.Schema:
     """The Arrow schema for Spark's. Raises `ConfigError` where it has a column that is not ours, or of another type."""
     fields = [_field(one.name, one.dataType.simpleString(), is_nullable=one.nullable) for one in schema.fields]
     return pa.schema(fields)

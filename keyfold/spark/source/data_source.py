@@ -1,5 +1,9 @@
 """The Spark data source `keyfold`, batch and stream.
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
     from keyfold.spark import register
     register(spark)
     spark.read.format("keyfold").option("url", "s3://bucket/topics").option("topic", "users").load()
@@ -23,13 +27,14 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from keyfold.errors import ConfigError
 from keyfold.log.manifest import Manifest
 from keyfold.read.log import Log
+from keyfold.runtime.json_types import JsonObject
 from keyfold.spark.source.admission import Amount
 from keyfold.spark.source.batch import plan_batch
 from keyfold.spark.source.columns import ddl, schema_for
@@ -41,6 +46,10 @@ from keyfold.spark.source.read import ReadSettings, read_slices
 from keyfold.spark.source.stream import UNLIMITED, SourceStream
 from keyfold.spark.source.topic import SourceTopic
 from keyfold.store.api import ObjectStore, StoreLocation
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
 try:
     from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -70,7 +79,7 @@ FORMAT: Final = "keyfold"
 PUSH_DOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 
-def register(spark: Any) -> None:
+def register(spark: SparkSession) -> None:
     """Make `format("keyfold")` known to a session, and let it push filters down where the session does not say."""
     spark.dataSource.register(KeyfoldDataSource)
     if PUSH_DOWN not in spark.conf.getAll:
@@ -129,7 +138,7 @@ class _PushFilters:
         self._reader = reader
         self.__func__ = getattr(DataSourceReader, "pushFilters", None)
 
-    def __call__(self, filters: list[Any]) -> Iterable[Any]:
+    def __call__(self, filters: list[object]) -> Iterable[object]:
         self._reader.scope = scope_of(filters)
         return filters  # Spark applies them again: what is pushed down only says what need not be read
 
@@ -168,7 +177,7 @@ class _StreamReader(DataSourceStreamReader):
         self._stream: SourceStream | None = None
         self._last: StreamOffset | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> JsonObject:
         # Executors get a copy, and need neither manifests nor connections.
         return {**self.__dict__, "_stream": None, "_last": None}
 
@@ -179,12 +188,12 @@ class _StreamReader(DataSourceStreamReader):
             self._stream = SourceStream(_topic(self._options, _store(self._task.location)), self._options)
         return self._stream
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+    def initialOffset(self) -> JsonObject:  # noqa: N802 - Spark's name
         """Where a new stream begins."""
         self._last = self.stream.initial()
         return self._last.document()
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[InputPartition]:
         """The tasks of a batch."""
         begin, self._last = self._read(start), self._read(end)
         return [LogPartition(slices) for slices in self.stream.plan(begin, self._last)]
@@ -193,18 +202,18 @@ class _StreamReader(DataSourceStreamReader):
         """The records of one task."""
         return self._task.read(partition)
 
-    def commit(self, end: dict[str, Any]) -> None:
+    def commit(self, end: dict[str, object]) -> None:
         """Nothing is to be done: a log keeps nothing of its readers."""
 
-    def _read(self, document: Mapping[str, Any]) -> StreamOffset:
+    def _read(self, document: Mapping[str, object]) -> StreamOffset:
         return StreamOffset.read(document, self._options.topic)
 
 
 class PlainStreamReader(_StreamReader):
     """A stream of Spark 4.0 and 4.1."""
 
-    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802 - this Spark's
-        """Return the end of the next batch. Spark does not say where the last batch ended, so the reader keeps it."""
+    def latestOffset(self) -> JsonObject:  # type: ignore[override]  # noqa: N802 - this Spark's
+        """The end of the next batch, from where the last one ended as far as that is known."""
         stream = self.stream
         self._last = stream.newest() if self._last is None else stream.latest(self._last, stream.limit)
         return self._last.document()
@@ -217,7 +226,7 @@ if HAS_ADMISSION:
     class AdmittingStreamReader(_StreamReader, SupportsTriggerAvailableNow):
         """A stream, since Spark 4.2."""
 
-        def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> JsonObject:  # noqa: N802 - Spark's name
             """The end of the next batch."""
             self._last = self._read(start)
             return self.stream.latest(self._last, _amount(limit, self.stream.limit)).document()
@@ -229,7 +238,7 @@ if HAS_ADMISSION:
                 return ReadMaxRows(limit.records)
             return ReadAllAvailable() if limit.size_bytes is None else ReadMaxBytes(limit.size_bytes)
 
-        def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        def reportLatestOffset(self) -> JsonObject | None:  # noqa: N802 - Spark's name
             """The end of the logs, for Spark's progress reports."""
             found = self.stream.report(self._last)
             return None if found is None else found.document()
@@ -260,12 +269,12 @@ class KeyfoldDataSource(DataSource):
         """The columns, as the options choose them. Raises `ConfigError` for what is wrong with the options."""
         return ddl(self._options().column_names)
 
-    def reader(self, schema: Any) -> KeyfoldReader:
+    def reader(self, schema: StructType) -> KeyfoldReader:
         """A batch."""
         options = self._options().require_batch()
         return KeyfoldReader(options, self.location(options), schema_for(schema))
 
-    def streamReader(self, schema: Any) -> _StreamReader:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: StructType) -> _StreamReader:  # noqa: N802 - Spark's name
         """A stream."""
         options = self._options().require_stream()
         return STREAM_READER(options, self.location(options), schema_for(schema))

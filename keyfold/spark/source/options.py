@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from pydantic import BeforeValidator, Field, SecretStr
 
@@ -238,7 +238,7 @@ class SourceOptions(Options):
         self._refuse("a stream", ending_offsets=None, ending_timestamp=None)
         return self
 
-    def _refuse(self, kind: str, **unset: Any) -> None:
+    def _refuse(self, kind: str, **unset: object) -> None:
         for name, value in unset.items():
             if getattr(self, name) != value:
                 key = type(self).model_fields[name].alias or name

@@ -47,11 +47,11 @@ class StoreWrapper:
 
     # What subclasses override
 
-    def perform(self, operation: str, key: str, send: Callable[[], T], mode: PutMode | None = None) -> T:  # noqa: ARG002
+    def perform(self, operation: str, key: str, send: Callable[[], T], mode: PutMode | None = None) -> T:  # noqa: ARG002 - what subclasses may use
         """Make one request with `send`; `mode` is the condition of a put."""
         return send()
 
-    def listing(self, operation: str, prefix: str, rows: Callable[[], Iterator[T]]) -> Iterator[T]:  # noqa: ARG002
+    def listing(self, operation: str, prefix: str, rows: Callable[[], Iterator[T]]) -> Iterator[T]:  # noqa: ARG002 - what subclasses may use
         """List with `rows`, which sends no request before its first row is read."""
         return rows()
 

@@ -43,7 +43,7 @@ class ObservedStore(StoreWrapper):
         with self._reported():
             yield from super().listing(operation, prefix, rows)
 
-    def wrapped_upload(self, key: str, upload: Upload) -> Upload:  # noqa: ARG002
+    def wrapped_upload(self, key: str, upload: Upload) -> Upload:  # noqa: ARG002 - what subclasses may use
         """Return the upload as it is; the module says why."""
         return upload
 

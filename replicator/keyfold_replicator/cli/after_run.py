@@ -11,11 +11,12 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from keyfold.errors import KeyfoldError
 from keyfold.replicas.after_run import AfterRun, MetricsRegistry, ReplicaRound, Replicate
 from keyfold.runtime.clock import Clock
+from keyfold.runtime.json_types import JsonObject
 from keyfold.runtime.text import size_text
 from keyfold.runtime.throttle import BudgetPacer, TokenBucket
 from keyfold.store.location import OpenLocation
@@ -148,7 +149,7 @@ def _round(name: str, found: RunSummary, done: _Done) -> ReplicaRound:
     )
 
 
-def _document(name: str, found: RunSummary, done: _Done) -> dict[str, Any]:
+def _document(name: str, found: RunSummary, done: _Done) -> JsonObject:
     """Return JSON as of `keyfold replica run --once --json`, but without partitions in sync: there are many runs."""
     others = tuple(s for s in found.states if s.state is not SyncState.IN_SYNC)
     return {

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from keyfold.errors import ConfigError
+from keyfold.runtime.json_types import JsonObject
 from keyfold.runtime.terminal import echo, echo_json
 from keyfold_replicator.cli.compaction import disable_compaction, enable_compaction
 from keyfold_replicator.cli.config import changes_of, config_of, replica_options
@@ -76,7 +77,7 @@ def add(
     paused: bool,
     no_probe: bool,
     as_json: bool,
-    **options: Any,
+    **options: object,
 ) -> None:
     """Register a replica, after checking its bucket.
 
@@ -128,7 +129,7 @@ def edit(
     all_topics: bool,
     no_probe: bool,
     as_json: bool,
-    **options: Any,
+    **options: object,
 ) -> None:
     """Change where a replica is, how it is reached, or which topics it takes. Other settings stay as they are."""
     changes = changes_of(to, options, unset, all_topics=all_topics)
@@ -253,6 +254,6 @@ def _print(lines: Iterable[str]) -> None:
         echo(line)
 
 
-def _print_json(documents: Iterable[dict[str, Any]]) -> None:
+def _print_json(documents: Iterable[JsonObject]) -> None:
     for document in documents:
         echo_json(document)

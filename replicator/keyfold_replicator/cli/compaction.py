@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -13,7 +13,7 @@ from keyfold_replicator.cli.locations import PlaceType, enablement_store_of, ope
 if TYPE_CHECKING:
     from keyfold.replicas.documents import Enablement
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 
 
 def _which(function: F) -> F:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from keyfold.replicas.documents import ALL_TOPICS, Enablement, Registration
+from keyfold.runtime.json_types import JsonObject
 from keyfold.runtime.text import names_text, size_text, time_text
 from keyfold_replicator.promotion.steps import PromotionOutcome, PromotionStep
 from keyfold_replicator.registry.admission import Admission
 from keyfold_replicator.rounds.runner import RunSummary
 from keyfold_replicator.state.states import SyncState
 
-Json = dict[str, Any]
 
-
-def registration_json(registration: Registration) -> Json:
+def registration_json(registration: Registration) -> JsonObject:
     """Return a registration as `keyfold replica list --json` prints it."""
     return {
         "name": registration.name,
@@ -50,7 +48,7 @@ def topics_text(config: Mapping[str, str]) -> str:
     return f"topics that match {config['topics.regex']}" if config.get("topics.regex") else "all topics"
 
 
-def admission_json(found: Admission) -> Json:
+def admission_json(found: Admission) -> JsonObject:
     """Return what `add` found on both sides."""
     return {
         "partitions": found.partitions,
@@ -71,7 +69,7 @@ def admission_lines(found: Admission, named: str) -> Iterator[str]:
     yield from (f"note: {note}" for note in found.notes)
 
 
-def enablement_json(enablement: Enablement, url: str, kept: Sequence[str] = ()) -> Json:
+def enablement_json(enablement: Enablement, url: str, kept: Sequence[str] = ()) -> JsonObject:
     """Return what a replica's bucket allows. `kept` topics have older entries that the last change did not replace."""
     entries = {
         topic: {"enabled": entry.enabled, "format": entry.format, "changed_at_ms": entry.changed_at_ms}
@@ -95,7 +93,7 @@ def enablement_lines(enablement: Enablement, url: str, kept: Sequence[str] = (),
         yield f"    to change one, run `{again} --topic TOPIC`; to remove all of them, add --replace-topics"
 
 
-def run_json(name: str, found: RunSummary) -> Json:
+def run_json(name: str, found: RunSummary) -> JsonObject:
     """Return the state of a replica after `keyfold replica run --once`."""
     return {
         "name": name,
@@ -122,7 +120,7 @@ def run_lines(name: str, found: RunSummary) -> Iterator[str]:
                 yield f"    {state.hint}"
 
 
-def outcome_json(found: PromotionOutcome) -> Json:
+def outcome_json(found: PromotionOutcome) -> JsonObject:
     """Return one partition of a promotion or demotion."""
     return {
         "topic": found.topic,

@@ -35,6 +35,7 @@ from keyfold.errors import (
     UploadLost,
 )
 from keyfold.log.names import Place
+from keyfold.runtime.json_types import JsonObject
 from keyfold_replicator.state.figures import Lag, Pending
 
 NEVER_MS: Final = -1
@@ -130,7 +131,7 @@ class PartitionState:
             pending=Pending(),
         )
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """Return the state for `status.json` and `--json`: flat, without secrets."""
         return {
             "topic": self.place.topic,

@@ -8,7 +8,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+
+from keyfold.runtime.json_types import JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,10 @@ class RoundTotals:
 
     def __add__(self, other: RoundTotals) -> RoundTotals:
         codes = sorted({*self.failures, *other.failures})
-        summed: dict[str, Any] = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in _NUMBERS}
+        summed: dict[str, int] = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in _NUMBERS}
         return RoundTotals(**summed, failures={c: self.failures.get(c, 0) + other.failures.get(c, 0) for c in codes})
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> JsonObject:
         """Return the counts as JSON."""
         return {**{f.name: getattr(self, f.name) for f in _NUMBERS}, "failures": dict(self.failures)}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -18,6 +18,7 @@ from keyfold.errors import AlreadyExists, KeyfoldError, ObjectNotFound, ObjectTo
 from keyfold.log.names import Place
 from keyfold.replicas.documents import registration_key, status_key
 from keyfold.runtime.clock import Clock
+from keyfold.runtime.json_types import JsonObject, JsonValue
 from keyfold.store.api import Create, ObjectStore, Update
 from keyfold.store.documents import DOCUMENT_BYTES_MAX, load_json
 from keyfold_replicator.state.states import NEVER_MS, PartitionState
@@ -41,7 +42,7 @@ class StatusReport:
     written_at_ms: int = 0
     is_running: bool = False
     error: str = ""
-    totals: Mapping[str, Any] = field(default_factory=dict)
+    totals: Mapping[str, JsonValue] = field(default_factory=dict)
     partitions: Mapping[Place, PartitionState] = field(default_factory=dict)
     age_ms: int = 0
 
@@ -55,7 +56,7 @@ class StatusReport:
         return max(0, time_ms - self.written_at_ms - self.age_ms)
 
 
-def report_document(reported: StatusReport) -> dict[str, Any]:
+def report_document(reported: StatusReport) -> JsonObject:
     """Return the object as it is stored."""
     return {
         "holder": reported.holder,
@@ -67,7 +68,7 @@ def report_document(reported: StatusReport) -> dict[str, Any]:
     }
 
 
-def _short(state: PartitionState) -> dict[str, Any]:
+def _short(state: PartitionState) -> JsonObject:
     usual = PartitionState(state.place).as_json()
     keys = {"topic", "partition", "state"}
     return {key: value for key, value in state.as_json().items() if key in keys or value != usual[key]}

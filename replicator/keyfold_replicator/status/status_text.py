@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from keyfold.log.names import Place
+from keyfold.runtime.json_types import JsonObject
 from keyfold.runtime.text import duration_text, size_text, time_text
 from keyfold_replicator.state.figures import Lag, Pending
 from keyfold_replicator.state.states import NEVER_MS, RoundFailure, SyncState
@@ -23,7 +24,7 @@ _RANK: Final = {state: rank for rank, state in enumerate(WORST_FIRST)}
 # JSON
 
 
-def status_document(status: ReplicaStatus) -> dict[str, Any]:
+def status_document(status: ReplicaStatus) -> JsonObject:
     """Return the whole replica, then each partition. Times are ms since 1970, -1 if there is none."""
     reported = status.reported
     return {
@@ -47,7 +48,7 @@ def status_document(status: ReplicaStatus) -> dict[str, Any]:
     }
 
 
-def summary_document(found: ReplicaSummary) -> dict[str, Any]:
+def summary_document(found: ReplicaSummary) -> JsonObject:
     """Return all partitions together."""
     return {
         "state": found.state.value,
@@ -73,7 +74,7 @@ def summary_document(found: ReplicaSummary) -> dict[str, Any]:
     }
 
 
-def _assessment_document(assessment: Assessment) -> dict[str, Any]:
+def _assessment_document(assessment: Assessment) -> JsonObject:
     plain = assessment.state.as_json()
     for key in ("code", "host", "message", "hint"):
         del plain[key]

@@ -50,7 +50,7 @@ _STAND_INS: Final = {
     "sasl.oauthbearer.token.endpoint.url": "http://127.0.0.1:1/",
 }
 _KERBEROS: Final = "gssapi"
-_MAKERS: Final[Mapping[str, Callable[[dict[str, Any]], Any]]] = {
+_MAKERS: Final[Mapping[str, Callable[[dict[str, Any]], object]]] = {
     "consumer.override.": lambda settings: Consumer({"group.id": _GROUP, **settings}).close(),
     "producer.override.": Producer,
     "admin.override.": AdminClient,

@@ -7,12 +7,13 @@ placeholders stay as they are written, and messages went through `without_secret
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 from keyfold.config.config_file import shown
 from keyfold.config.option_fields import Entry, Kind, entries
 from keyfold.config.option_table import OptionTable, option_table
 from keyfold.errors import ConfigError
+from keyfold.runtime.json_types import JsonObject
 from keyfold_sink.config.aliases import rewrite
 from keyfold_sink.config.examine import ConfigFindings, examine, examine_request
 from keyfold_sink.config.options import SinkOptions
@@ -36,33 +37,33 @@ class ConnectDefinitions:
     def __init__(self, running: SinkOptions) -> None:
         self._running = running
 
-    def config_keys(self) -> list[dict[str, Any]]:
+    def config_keys(self) -> list[JsonObject]:
         """Return the definition of each key."""
         return definitions()
 
-    def validate(self, config: Mapping[str, str]) -> dict[str, Any]:
+    def validate(self, config: Mapping[str, str]) -> JsonObject:
         """Return `ConfigInfos` of a configuration that came over REST. It may be invalid in any way."""
         return infos(examine_request(config, self._running))
 
 
-def definitions() -> list[dict[str, Any]]:
+def definitions() -> list[JsonObject]:
     """Return the definition of each key, by group and in the order of their declaration."""
     return [_definition(entry, order) for entry, order in _ordered()]
 
 
-def validate(values: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, Any]:
+def validate(values: Mapping[str, str], environ: Mapping[str, str]) -> JsonObject:
     """Return Connect's answer about a configuration: each key with its definition, value and errors."""
     return infos(examine(values, environ))
 
 
-def infos(findings: ConfigFindings) -> dict[str, Any]:
+def infos(findings: ConfigFindings) -> JsonObject:
     """Return findings in Connect's form. As in Connect, wrong keys without a definition come first."""
     errors: dict[str, list[str]] = {}
     for mistake in findings.mistakes:
         errors.setdefault(mistake.key, []).append(_words(mistake))
     given = rewrite(findings.written).values
     table = option_table(SinkOptions)
-    configs: list[dict[str, Any]] = [
+    configs: list[JsonObject] = [
         {"definition": None, "value": _value(key, findings.written.get(key), table, [], found)}
         for key, found in errors.items()
         if key not in table.entries
@@ -92,7 +93,7 @@ def _ordered() -> Iterator[tuple[Entry, int]]:
             yield entry, order
 
 
-def _definition(entry: Entry, order: int) -> dict[str, Any]:
+def _definition(entry: Entry, order: int) -> JsonObject:
     return {
         "name": entry.key,
         "type": entry.kind,
@@ -108,9 +109,7 @@ def _definition(entry: Entry, order: int) -> dict[str, Any]:
     }
 
 
-def _value(
-    key: str, value: str | None, table: OptionTable, recommended: list[str], errors: list[str]
-) -> dict[str, Any]:
+def _value(key: str, value: str | None, table: OptionTable, recommended: list[str], errors: list[str]) -> JsonObject:
     return {
         "name": key,
         "value": None if value is None else shown(value, is_secret=table.hides(key)),

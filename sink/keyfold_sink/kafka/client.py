@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol, TypeAlias
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, Message, TopicPartition
+
+OnCommit = Callable[[KafkaError | None, list[TopicPartition]], None]
+"""Called with the answer to a commit."""
+OnPartitions: TypeAlias = "Callable[[GroupConsumer, list[TopicPartition]], None]"
+"""Called with partitions that are assigned or taken away."""
 
 
 class GroupConsumer(Protocol):
     """The methods of `confluent_kafka.Consumer` that the sink uses, as documented there."""
 
-    def subscribe(self, topics: list[str], **callbacks: Callable[[Any, list[TopicPartition]], None]) -> None: ...  # noqa: D102
-    def consume(self, num_messages: int, timeout: float) -> list[Any]: ...  # noqa: D102
+    def subscribe(self, topics: list[str], **callbacks: OnPartitions) -> None: ...  # noqa: D102
+    def consume(self, num_messages: int, timeout: float) -> list[Message]: ...  # noqa: D102
     def incremental_assign(self, partitions: list[TopicPartition]) -> None: ...  # noqa: D102
     def incremental_unassign(self, partitions: list[TopicPartition]) -> None: ...  # noqa: D102
-    def commit(self, *, offsets: list[TopicPartition], asynchronous: bool) -> Any: ...  # noqa: D102
+    def commit(self, *, offsets: list[TopicPartition], asynchronous: bool) -> object: ...  # noqa: D102
     def pause(self, partitions: list[TopicPartition]) -> None: ...  # noqa: D102
     def resume(self, partitions: list[TopicPartition]) -> None: ...  # noqa: D102
-    def get_watermark_offsets(self, partition: TopicPartition, *, cached: bool) -> Any: ...  # noqa: D102
+    def get_watermark_offsets(self, partition: TopicPartition, *, cached: bool) -> tuple[int, int]: ...  # noqa: D102
     def close(self) -> None: ...  # noqa: D102

@@ -15,9 +15,12 @@ from typing import Any, Final, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import ConfigResource
-from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.admin._cluster import DescribeClusterResult
+from confluent_kafka.admin._config import ConfigEntry, ConfigResource
+from confluent_kafka.admin._listoffsets import ListOffsetsResultInfo, OffsetSpec
+from confluent_kafka.admin._metadata import ClusterMetadata
 from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.admin._topic import TopicDescription
 
 from keyfold.errors import KeyfoldError
 from keyfold.runtime.clock import Clock
@@ -96,8 +99,12 @@ class AdminSource:
         topic_id = self.topic_id(topic)
         here = TopicPartition(topic, partition)
         # Requested together: a change between two requests would look like lost records.
-        earliest = self._admin.list_offsets({here: _EARLIEST}, request_timeout=self._timeout_s)[here]
-        end = self._admin.list_offsets({here: _LATEST}, request_timeout=self._timeout_s)[here]
+        earliest: Future[ListOffsetsResultInfo] = self._admin.list_offsets(
+            {here: _EARLIEST}, request_timeout=self._timeout_s
+        )[here]
+        end: Future[ListOffsetsResultInfo] = self._admin.list_offsets({here: _LATEST}, request_timeout=self._timeout_s)[
+            here
+        ]
         return SourceFacts(
             topic_id=topic_id,
             cluster_id=self.cluster_id(),
@@ -145,13 +152,13 @@ class AdminSource:
 
     def _ask_ends(
         self, keys: Iterable[TopicPartitionKey], isolation: IsolationLevel
-    ) -> Iterator[tuple[TopicPartitionKey, Any]]:
+    ) -> Iterator[tuple[TopicPartitionKey, Future[ListOffsetsResultInfo]]]:
         asked = {TopicPartition(*key): _LATEST for key in keys}
         if asked:
             futures = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=self._timeout_s)
             yield from (((place.topic, place.partition), future) for place, future in futures.items())
 
-    def _metadata(self) -> Any:
+    def _metadata(self) -> ClusterMetadata:
         try:
             found = self._admin.list_topics(timeout=self._timeout_s)
         except KafkaException as error:
@@ -160,25 +167,25 @@ class AdminSource:
         return found
 
     def _topic_id(self, topic: str) -> str:
-        future = self._admin.describe_topics(TopicCollection([topic]), request_timeout=self._timeout_s)[topic]
+        asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=self._timeout_s)
+        future: Future[TopicDescription] = asked[topic]
         # Kafka prints ids in the URL-safe alphabet, the client in the standard one.
         return str(self._answer(f"topic {topic}", future).topic_id).replace("+", "-").replace("/", "_")
 
     def _cluster_id(self) -> str:
-        return str(
-            self._answer("the cluster", self._admin.describe_cluster(request_timeout=self._timeout_s)).cluster_id or ""
-        )
+        future: Future[DescribeClusterResult] = self._admin.describe_cluster(request_timeout=self._timeout_s)
+        return str(self._answer("the cluster", future).cluster_id or "")
 
     def _settings(self, topic: str) -> Mapping[str, str]:
         resource = ConfigResource(ResourceType.TOPIC, topic)
         future = self._admin.describe_configs([resource], request_timeout=self._timeout_s)[resource]
         try:
-            entries = self._answer(f"the settings of topic {topic}", future)
+            entries: dict[str, ConfigEntry] = self._answer(f"the settings of topic {topic}", future)
         except SourceForbidden:
             return {}
         return {key: str(entries[key].value) for key in FOLLOWED_SETTINGS if key in entries}
 
-    def _answer(self, what: str, future: Any) -> Any:
+    def _answer(self, what: str, future: Future[T]) -> T:
         try:
             found = future.result(self._timeout_s * 2)
         except KafkaException as error:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Final, cast
 
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from keyfold.errors import ConfigError
 from keyfold_sink.config.client_checks import client_refusal
 from keyfold_sink.config.memory_plan import MemoryPlan
 from keyfold_sink.config.options import SinkOptions
-from keyfold_sink.kafka.client import GroupConsumer
+from keyfold_sink.kafka.client import GroupConsumer, OnCommit
 from keyfold_sink.kafka.contact import QUIET, BrokerContact
 from keyfold_sink.kafka.source import SourceForbidden
 
@@ -25,7 +25,7 @@ _RECEIVE: Final = "receive.message.max.bytes"
 _LEAST_RECEIVE_BYTES: Final = 100_000_000
 
 
-def consumer_config(options: SinkOptions, plan: MemoryPlan) -> dict[str, Any]:
+def consumer_config(options: SinkOptions, plan: MemoryPlan) -> dict[str, object]:
     """Return the consumer's configuration: the user's overrides, then the settings that the sink relies on."""
     return {
         "client.id": f"keyfold-sink-{options.name}",
@@ -64,8 +64,8 @@ def admin_config(options: SinkOptions) -> dict[str, str]:
 def open_consumer(
     options: SinkOptions,
     plan: MemoryPlan,
-    on_commit: Callable[[Any, Any], None],
-    on_error: Callable[[Any], None],
+    on_commit: OnCommit,
+    on_error: Callable[[KafkaError], None],
     contact: BrokerContact,
 ) -> GroupConsumer:
     """Open a consumer, not subscribed yet. Raise `ConfigError` for keys or values that the client refuses.
@@ -75,7 +75,7 @@ def open_consumer(
     """
     settings = consumer_config(options, plan)
 
-    def committed(error: KafkaError | None, offsets: Any) -> None:
+    def committed(error: KafkaError | None, offsets: list[TopicPartition]) -> None:
         if error is None:
             contact.answered()
         on_commit(error, offsets)

@@ -17,7 +17,7 @@ import re
 import threading
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 import structlog
 from confluent_kafka import KafkaError
@@ -29,7 +29,7 @@ REFUSAL_LASTS_AT_FIRST_S: Final = 10.0
 REFUSAL_LASTS_S: Final = 300.0
 CLIENT_LOG: Final = logging.getLogger("keyfold.sink.kafka")
 """The logger of a client's own messages. The client passes them on when it is polled."""
-QUIET: Final[Mapping[str, Any]] = MappingProxyType({"log_level": 2, "logger": CLIENT_LOG})
+QUIET: Final[Mapping[str, object]] = MappingProxyType({"log_level": 2, "logger": CLIENT_LOG})
 """Settings of a client whose errors are logged here."""
 
 _SAY_AGAIN_S: Final = 60.0

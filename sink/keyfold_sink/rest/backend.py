@@ -6,13 +6,14 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Annotated, Any, Final, Protocol
+from typing import Annotated, Final, Protocol
 from urllib.parse import unquote
 
 from anyio import CapacityLimiter
 from fastapi import Depends, Path, Request
 
 from keyfold.runtime.clock import Clock
+from keyfold.runtime.json_types import JsonObject
 from keyfold_sink.rest import errors
 from keyfold_sink.service import Service
 
@@ -23,10 +24,10 @@ Metrics = Callable[[str], tuple[bytes, str]]
 class ConfigDefinitions(Protocol):
     """The sink's configuration as Connect's JSON objects (`ConfigKeyInfo`, `ConfigInfos`)."""
 
-    def config_keys(self) -> list[dict[str, Any]]:
+    def config_keys(self) -> list[JsonObject]:
         """Return the definition of every key."""
 
-    def validate(self, config: Mapping[str, str]) -> dict[str, Any]:
+    def validate(self, config: Mapping[str, str]) -> JsonObject:
         """Return `name`, `error_count`, `groups` and `configs` for any configuration, without its secrets."""
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from keyfold.runtime.json_types import JsonObject
 from keyfold_sink.rest.health import OPEN_PATHS
 
 _ABOUT: Final = """Kafka Connect's REST API for the one connector that this worker runs. Additions to Connect are health
@@ -32,7 +33,7 @@ _NEVER: Final = frozenset({"deleteConnector", "resetOffsets"})
 def install(app: FastAPI, *, needs_token: bool) -> None:
     """Make `/openapi.json` serve the complete document."""
 
-    def document() -> dict[str, Any]:
+    def document() -> JsonObject:
         if app.openapi_schema is None:
             app.openapi_schema = _document(app, needs_token=needs_token)
         return app.openapi_schema
@@ -40,7 +41,7 @@ def install(app: FastAPI, *, needs_token: bool) -> None:
     app.openapi = document  # type: ignore[method-assign]  # FastAPI's own way to extend it
 
 
-def _document(app: FastAPI, *, needs_token: bool) -> dict[str, Any]:
+def _document(app: FastAPI, *, needs_token: bool) -> JsonObject:
     found = get_openapi(title="keyfold sink", version=version("keyfold"), description=_ABOUT, routes=app.routes)
     schemas = found["components"]["schemas"]
     for name in ("HTTPValidationError", "ValidationError"):
@@ -79,11 +80,11 @@ def _declare_errors(path: str, operation: dict[str, Any]) -> None:
             response.setdefault("content", _ERROR)
 
 
-def _response(description: str) -> dict[str, Any]:
+def _response(description: str) -> JsonObject:
     return {"description": description, "content": _ERROR}
 
 
-def _error_schema() -> dict[str, Any]:
+def _error_schema() -> JsonObject:
     return {
         "type": "object",
         "title": "Error",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from http import HTTPStatus
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Final
 
 from anyio import to_thread
 from fastapi import APIRouter, Request, Response
@@ -22,12 +22,12 @@ router = APIRouter(tags=["worker"])
 OPEN_PATHS: Final = frozenset({"/health", "/health/live", "/health/ready", "/metrics"})
 """The paths that require no token."""
 
-_NOT: Final[dict[int | str, dict[str, Any]]] = {
+_NOT: Final[dict[int | str, dict[str, object]]] = {
     503: {"description": "The check failed; `message` says why.", "model": shapes.HealthReport}
 }
 
 
-_METRICS_TYPES: Final[dict[str, Any]] = {
+_METRICS_TYPES: Final[dict[str, object]] = {
     "text/plain": {"schema": {"type": "string"}},
     "application/openmetrics-text": {"schema": {"type": "string"}},
 }

@@ -8,7 +8,7 @@ because a log holds each offset once.
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Final
 
 from fastapi import APIRouter
 
@@ -72,7 +72,7 @@ def _not_stopped(name: str, why: str) -> errors.RequestRefused:
     )
 
 
-def parse(entries: list[dict[str, Any]]) -> dict[TopicPartitionKey, int]:
+def parse(entries: list[dict[str, object]]) -> dict[TopicPartitionKey, int]:
     """Return the offsets by partition. Raise `Refused` with Connect's messages."""
     found: dict[TopicPartitionKey, int] = {}
     for entry in entries:
@@ -83,7 +83,7 @@ def parse(entries: list[dict[str, Any]]) -> dict[TopicPartitionKey, int]:
     return found
 
 
-def _partition(partition: Any) -> TopicPartitionKey:
+def _partition(partition: object) -> TopicPartitionKey:
     if partition is None:
         raise errors.bad_request("The partition for a sink connector offset cannot be null or missing")
     if not isinstance(partition, dict) or "kafka_topic" not in partition or "kafka_partition" not in partition:
@@ -101,7 +101,7 @@ def _partition(partition: Any) -> TopicPartitionKey:
     return topic, number
 
 
-def _offset(offset: Any, key: TopicPartitionKey) -> int:
+def _offset(offset: object, key: TopicPartitionKey) -> int:
     if offset is None:
         raise errors.bad_request(f"The offset of {key[0]}-{key[1]} cannot be reset: {_NEVER_BACK}")
     if not isinstance(offset, dict) or "kafka_offset" not in offset:
@@ -119,7 +119,7 @@ def _offset(offset: Any, key: TopicPartitionKey) -> int:
     return number
 
 
-def _integer(value: Any, most: int) -> int | None:
+def _integer(value: object, most: int) -> int | None:
     """Return an integer from a number or a string as Java parses it, None for other values."""
     if isinstance(value, bool) or not isinstance(value, int | str):
         return None

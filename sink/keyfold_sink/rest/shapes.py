@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -229,7 +229,7 @@ class CreateConnector(BaseModel):
 class OffsetsPatch(BaseModel):
     """The new ends of logs. The handler checks each entry, so that errors have Connect's messages."""
 
-    offsets: list[dict[str, Any]] | None = Field(
+    offsets: list[dict[str, object]] | None = Field(
         None,
         examples=[[{"partition": {"kafka_topic": "users", "kafka_partition": 0}, "offset": {"kafka_offset": 42}}]],
     )

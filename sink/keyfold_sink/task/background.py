@@ -39,7 +39,7 @@ class Background:
         self._executor = executor
         self._calls: dict[str, Future[Any]] = {}
 
-    def start_call(self, what: str, call: Callable[[], Any]) -> None:
+    def start_call(self, what: str, call: Callable[[], object]) -> None:
         """Start a call on another thread, unless one of this name is running."""
         if what not in self._calls:
             self._calls[what] = self._executor.submit(call)

@@ -15,10 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from queue import SimpleQueue
 from random import Random
-from typing import Any
 
 import structlog
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from keyfold.errors import KeyfoldError
 from keyfold.log.names import Place
@@ -31,7 +30,7 @@ from keyfold_sink.config.rolling import RollReason
 from keyfold_sink.group.assignment import AssignedPartition, Claimed, Claims, PauseReason
 from keyfold_sink.group.catchup import CatchUp
 from keyfold_sink.group.group import ConsumerGroup, Event
-from keyfold_sink.kafka.client import GroupConsumer
+from keyfold_sink.kafka.client import GroupConsumer, OnCommit
 from keyfold_sink.kafka.cluster import AdminSource
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.meter import TaskMeter
@@ -53,7 +52,7 @@ from keyfold_sink.write import memory_budget
 from keyfold_sink.write.io_pool import IoPool
 from keyfold_sink.write.partition import Committed, PartitionWriter, WriterResources
 
-OpenConsumer = Callable[[Callable[[Any, Any], None], Callable[[Any], None]], GroupConsumer]
+OpenConsumer = Callable[[OnCommit, Callable[[KafkaError], None]], GroupConsumer]
 """Open a consumer, given the callbacks for answers to commits and for the client's errors."""
 
 

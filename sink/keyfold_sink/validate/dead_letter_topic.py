@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException
@@ -59,7 +59,7 @@ _HINTS: Final = {
 class Producer(Protocol):
     """The methods of `confluent_kafka.Producer` that the sink uses, as documented there."""
 
-    def produce(self, topic: str, **dead_letter: Any) -> None: ...  # noqa: D102
+    def produce(self, topic: str, **letter: object) -> None: ...  # noqa: D102
     def poll(self, timeout: float) -> int: ...  # noqa: D102
 
 

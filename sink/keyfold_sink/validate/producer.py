@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import Any, Final, cast
 
 import confluent_kafka
@@ -28,7 +29,7 @@ class DeadLetterTopicRefused(KeyfoldError):
     """The dead letter topic does not exist, and Kafka refuses to create or describe it."""
 
 
-def producer_config(options: SinkOptions) -> dict[str, Any]:
+def producer_config(options: SinkOptions) -> dict[str, object]:
     """Return the producer's configuration: the consumer's connection, overrides, and settings the sink relies on."""
     return {
         "client.id": f"keyfold-sink-{options.name}-dead-letters",
@@ -101,7 +102,7 @@ def _ensure(admin: AdminClient, topic: str, replication_factor: int, timeout_s: 
     raise _translated(topic, "create", refused)
 
 
-def _asked(ask: Callable[[], Any], timeout_s: float) -> KafkaError | None:
+def _asked(ask: Callable[[], Future[object]], timeout_s: float) -> KafkaError | None:
     try:
         ask().result(timeout_s * 2)
     except KafkaException as error:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from random import Random
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 import orjson
@@ -78,7 +78,7 @@ class DesiredState:
     restarts: tuple[Restart, ...] = ()
     slots: Mapping[str, int] = field(default_factory=dict)
     changes: tuple[str, ...] = ()
-    unknown: Mapping[str, Any] = field(default_factory=dict)
+    unknown: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def restart_number(self) -> int:

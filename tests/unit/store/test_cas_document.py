@@ -16,6 +16,7 @@ from keyfold.store.cas_document import CasDocument, DocumentBody, document_retry
 from keyfold.store.documents import DocumentUnreadable
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import Call, Fault, FaultKind, FaultyStore
+from tests.support.untyped import untyped
 
 KEY = "topics/_documents/one.json"
 
@@ -29,7 +30,7 @@ def memory() -> MemoryStore:
 
 
 def add(name: str) -> Callable[[DocumentBody | None], DocumentBody]:
-    return lambda body: {**(body or {}), "names": [*(body or {}).get("names", ()), name]}
+    return lambda body: {**(body or {}), "names": [*untyped((body or {}).get("names", ())), name]}
 
 
 def is_put(call: Call) -> bool:

@@ -29,6 +29,7 @@ from keyfold.errors import (
 )
 from keyfold.store.api import Create, Update
 from keyfold.store.s3 import Checksums, S3Location, S3Store
+from keyfold.store.s3_answers import UploadedPart
 from tests.support.pickled import sent
 from tests.support.scripted_s3 import DATE, Answer, ScriptedServer, scripted_server
 
@@ -267,7 +268,7 @@ def test_a_head_without_a_result_checks_the_bucket(server: ScriptedServer, store
 # Completing an upload
 
 COMPLETED = Answer(200, b'<CompleteMultipartUploadResult><ETag>"m-1"</ETag></CompleteMultipartUploadResult>')
-PARTS = [{"PartNumber": 1, "ETag": '"p1"'}]
+PARTS: list[UploadedPart] = [{"PartNumber": 1, "ETag": '"p1"'}]
 
 
 def complete(store: S3Store) -> str:

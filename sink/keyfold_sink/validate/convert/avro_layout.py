@@ -32,7 +32,7 @@ class AvroDataInvalid(Exception):
     """The bytes do not match the schema; the message says why."""
 
 
-def compile_check(schema: Any) -> Step:
+def compile_check(schema: object) -> Step:
     """Compile a complete schema into a check. Raise `AvroSchemaInvalid` for an invalid schema.
 
     For invalid data the check raises `AvroDataInvalid`, `IndexError` or `UnicodeDecodeError`, or returns a position
@@ -50,7 +50,7 @@ class _Compiler:
         self._named: dict[str, list[Step] | None] = {}
         self._open: dict[str, list[Step]] = {}
 
-    def steps(self, schema: Any, namespace: str) -> list[Step]:
+    def steps(self, schema: object, namespace: str) -> list[Step]:
         """Return the steps of a type; none if it takes no bytes."""
         if isinstance(schema, list):
             return [_union([_in_a_row(self.steps(branch, namespace)) for branch in schema])]

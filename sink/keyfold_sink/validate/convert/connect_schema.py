@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-Fit = Callable[[Any], None]
+Fit = Callable[[object], None]
 """Check a payload; raise `EnvelopeMismatch` if it does not match."""
 
 _DAY_MS: Final = 86_400_000
@@ -34,7 +34,7 @@ class EnvelopeMismatch(Exception):
     """The payload does not match its schema."""
 
 
-def compile_fit(schema: Any, *, replace_null_with_default: bool = True) -> Fit:
+def compile_fit(schema: object, *, replace_null_with_default: bool = True) -> Fit:
     """Compile a schema's JSON into a check; any payload matches a null schema. Raise `SchemaInvalid`."""
     return _Compiler(replace_null_with_default).fit(schema)
 
@@ -43,12 +43,11 @@ class _Compiler:
     def __init__(self, replace_null_with_default: bool) -> None:  # noqa: FBT001 - private
         self._replace = replace_null_with_default
 
-    def fit(self, schema: Any) -> Fit:
+    def fit(self, schema: object) -> Fit:
         """See `compile_fit`."""
         if schema is None:
             return _anything
-        kind = schema.get("type") if isinstance(schema, dict) else None
-        if not isinstance(kind, str):
+        if not isinstance(schema, dict) or not isinstance(kind := schema.get("type"), str):
             raise SchemaInvalid("a schema has no member `type`")
         parameters = _parameters(schema)
         bare = self._bare(schema, kind)
@@ -92,7 +91,7 @@ class _Compiler:
             return frozenset()
         return frozenset({bare, type(None)} if item.get("optional") is True else {bare})
 
-    def _struct(self, schema: Mapping[str, Any]) -> Fit:
+    def _struct(self, schema: Mapping[str, object]) -> Fit:
         fields = schema.get("fields")
         if not isinstance(fields, list):
             raise SchemaInvalid("a struct has no list of `fields`")
@@ -107,7 +106,7 @@ class _Compiler:
         return _struct(fits)
 
 
-def _logical(schema: Mapping[str, Any], parameters: Mapping[str, str]) -> Fit | None:
+def _logical(schema: Mapping[str, object], parameters: Mapping[str, str]) -> Fit | None:
     """Return the check of a logical type, which Connect recognises by the schema's name, whatever its type."""
     name = schema.get("name")
     if not isinstance(name, str) or not name.startswith(_LOGICAL):
@@ -117,7 +116,7 @@ def _logical(schema: Mapping[str, Any], parameters: Mapping[str, str]) -> Fit | 
     return _LOGICAL_TYPES.get(name.removeprefix(_LOGICAL))
 
 
-def _parameters(schema: Mapping[str, Any]) -> Mapping[str, str]:
+def _parameters(schema: Mapping[str, object]) -> Mapping[str, str]:
     parameters = schema.get("parameters")
     if not isinstance(parameters, dict):
         return {}
@@ -129,13 +128,13 @@ def _parameters(schema: Mapping[str, Any]) -> Mapping[str, str]:
 def _or_null(bare: Fit, kind: str, optional: bool) -> Fit:  # noqa: FBT001 - private
     if optional:
 
-        def fit_optional(payload: Any) -> None:
+        def fit_optional(payload: object) -> None:
             if payload is not None:
                 bare(payload)
 
         return fit_optional
 
-    def fit(payload: Any) -> None:
+    def fit(payload: object) -> None:
         if payload is None:
             raise EnvelopeMismatch(f"null instead of {kind}, which is required")
         bare(payload)
@@ -143,11 +142,11 @@ def _or_null(bare: Fit, kind: str, optional: bool) -> Fit:  # noqa: FBT001 - pri
     return fit
 
 
-def _anything(_payload: Any) -> None:
+def _anything(_payload: object) -> None:
     """Fits."""
 
 
-def _wrong(payload: Any, kind: str) -> EnvelopeMismatch:
+def _wrong(payload: object, kind: str) -> EnvelopeMismatch:
     # The message does not contain the payload, as it is shown in logs and in the task's status.
     return EnvelopeMismatch(f"{_KINDS[type(payload)]} instead of {kind}")
 
@@ -156,7 +155,7 @@ def _out_of_range(kind: str) -> EnvelopeMismatch:
     return EnvelopeMismatch(f"a number outside the range of {kind}")
 
 
-def _boolean(payload: Any) -> None:
+def _boolean(payload: object) -> None:
     if payload is not True and payload is not False:
         raise _wrong(payload, "boolean")
 
@@ -164,7 +163,7 @@ def _boolean(payload: Any) -> None:
 def _integer(kind: str, bits: int) -> Fit:
     least, beyond = -(1 << bits - 1), 1 << bits - 1
 
-    def integer(payload: Any) -> None:
+    def integer(payload: object) -> None:
         if type(payload) is not int:
             if type(payload) is not float or not payload.is_integer():
                 raise _wrong(payload, kind)
@@ -177,7 +176,7 @@ def _integer(kind: str, bits: int) -> Fit:
 
 
 def _floating(kind: str, largest: float) -> Fit:
-    def floating(payload: Any) -> None:
+    def floating(payload: object) -> None:
         if type(payload) is not float and type(payload) is not int:
             if payload not in _NO_NUMBERS:
                 raise _wrong(payload, kind)
@@ -187,12 +186,12 @@ def _floating(kind: str, largest: float) -> Fit:
     return floating
 
 
-def _string(payload: Any) -> None:
+def _string(payload: object) -> None:
     if type(payload) is not str:
         raise _wrong(payload, "string")
 
 
-def _bytes(payload: Any) -> None:
+def _bytes(payload: object) -> None:
     if type(payload) is not str:
         raise _wrong(payload, "bytes in Base64")
     try:
@@ -203,7 +202,7 @@ def _bytes(payload: Any) -> None:
         raise EnvelopeMismatch(f"invalid Base64 for bytes: {error}") from error
 
 
-def _decimal(payload: Any) -> None:
+def _decimal(payload: object) -> None:
     if type(payload) is int or type(payload) is float:
         return
     if payload == "":
@@ -211,7 +210,7 @@ def _decimal(payload: Any) -> None:
     _bytes(payload)
 
 
-def _decimal_number(payload: Any) -> None:
+def _decimal_number(payload: object) -> None:
     """Check a decimal without the parameter `scale`, which must be written as a number."""
     if type(payload) is not int and type(payload) is not float:
         raise EnvelopeMismatch("a decimal in bytes, but the schema has no parameter `scale`")
@@ -220,7 +219,7 @@ def _decimal_number(payload: Any) -> None:
 def _whole(kind: str, least: int, most: int) -> Fit:
     """Return the check of a value that must be written as a whole number; 1.0 is not one."""
 
-    def whole(payload: Any) -> None:
+    def whole(payload: object) -> None:
         if type(payload) is not int:
             raise _wrong(payload, kind)
         if not least <= payload <= most:
@@ -230,7 +229,7 @@ def _whole(kind: str, least: int, most: int) -> Fit:
 
 
 def _array(item: Fit, types: frozenset[type]) -> Fit:
-    def array(payload: Any) -> None:
+    def array(payload: object) -> None:
         if type(payload) is not list:
             raise _wrong(payload, "array")
         if not types or not types.issuperset(map(type, payload)):
@@ -243,7 +242,7 @@ def _array(item: Fit, types: frozenset[type]) -> Fit:
 def _map(value: Fit) -> Fit:
     """Return the check of a map with string keys, which is an object."""
 
-    def mapping(payload: Any) -> None:
+    def mapping(payload: object) -> None:
         if type(payload) is not dict:
             raise _wrong(payload, "map")
         for element in payload.values():
@@ -255,7 +254,7 @@ def _map(value: Fit) -> Fit:
 def _pairs(key: Fit, value: Fit) -> Fit:
     """Return the check of a map with other keys, which is an array of pairs."""
 
-    def pairs(payload: Any) -> None:
+    def pairs(payload: object) -> None:
         if type(payload) is not list:
             raise _wrong(payload, "a map as an array of pairs")
         for pair in payload:
@@ -270,7 +269,7 @@ def _pairs(key: Fit, value: Fit) -> Fit:
 def _struct(fits: Mapping[str, Fit]) -> Fit:
     in_order = tuple(fits.items())
 
-    def struct(payload: Any) -> None:
+    def struct(payload: object) -> None:
         if type(payload) is not dict:
             raise _wrong(payload, "struct")
         name = ""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import orjson
 
@@ -36,7 +36,7 @@ class NotJson(Exception):
     """The bytes are not a valid JSON document; the message says why."""
 
 
-def parse(value: bytes) -> Any:
+def parse(value: bytes) -> object:
     """Parse a JSON document. Raise `NotJson`.
 
     orjson refuses some documents that Jackson accepts, with a byte order mark, half a surrogate pair, or a number
@@ -130,7 +130,7 @@ class EnvelopeCheck(LocalCheck):
             return ColumnFailure(index, "not JSON", "is nested too deeply")
         return None
 
-    def _fit(self, schema: Any) -> Fit:
+    def _fit(self, schema: object) -> Fit:
         """Return the check of a schema, which is compiled once."""
         key = _bytes_of(schema)
         found = self._fits.get(key)
@@ -168,7 +168,7 @@ class EnvelopeCheck(LocalCheck):
         self._prefixes[value[: end + len(_PAYLOAD)]] = fit
 
 
-def _bytes_of(schema: Any) -> bytes:
+def _bytes_of(schema: object) -> bytes:
     try:
         return orjson.dumps(schema)
     except TypeError:  # a number or string that orjson does not encode

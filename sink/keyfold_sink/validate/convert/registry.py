@@ -6,10 +6,12 @@ schemas are not counted.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from functools import partial
+from typing import Final, TypeVar, cast
 
 import httpx2
-from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
 from confluent_kafka.schema_registry.error import OAuthTokenError
 
 from keyfold.errors import ConfigError, KeyfoldError
@@ -31,6 +33,8 @@ _RETRIABLE: Final = frozenset({408, 425, 429})
 _NOT_FOUND: Final = range(40400, 40500)
 _CLIENT_CACHE: Final = 500
 _REFERENCES_MAX: Final = 1000
+
+T = TypeVar("T")
 
 
 class ConfluentRegistry:
@@ -59,28 +63,28 @@ class ConfluentRegistry:
         """See `SchemaRegistry.close`."""
         self._client.close()
 
-    def _get(self, key: SchemaKey) -> Any:
+    def _get(self, key: SchemaKey) -> Schema:
         return self._client.get_schema(key) if isinstance(key, int) else self._client.get_schema_by_guid(key)
 
-    def _follow(self, schema: Any, referenced: dict[tuple[str, int], str]) -> None:
+    def _follow(self, schema: Schema, referenced: dict[tuple[str, int], str]) -> None:
         for reference in schema.references or ():
-            at = (reference.subject, reference.version)
+            at = cast("tuple[str, int]", (reference.subject, reference.version))
             if at in referenced:
                 continue
             if len(referenced) >= _REFERENCES_MAX:
                 raise SchemaUnknown(f"it references more than {_REFERENCES_MAX} other schemas")
-            found = self._ask(lambda at=at: self._client.get_version(at[0], at[1], deleted=True))
+            found = self._ask(partial(self._client.get_version, *at, deleted=True))
             referenced[at] = self._text(found.schema)
             self._follow(found.schema, referenced)
 
-    def _text(self, schema: Any) -> str:
+    def _text(self, schema: Schema) -> str:
         if not isinstance(schema.schema_str, str):
             raise RegistryRefused(
                 f"{self.url} returned an answer that is not a schema", hint=f"check {self._key}.schema.registry.url"
             )
         return schema.schema_str
 
-    def _ask(self, call: Any) -> Any:
+    def _ask(self, call: Callable[[], T]) -> T:
         try:
             return call()
         except SchemaRegistryError as error:

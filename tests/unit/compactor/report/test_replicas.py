@@ -32,6 +32,7 @@ from keyfold_compactor.report.run_meter import RunMeter
 from keyfold_compactor.report.show import plan_document, plan_lines, report_document
 from tests.support.cleaning import FAST, PLACE, Sink, load, memory_log, read_all, record, retry_policy
 from tests.support.held import tell
+from tests.support.untyped import untyped
 
 CONFIG = {
     "s3.bucket.name": "b",
@@ -114,7 +115,7 @@ def test_a_pass_for_another_reason_removes_received_tombstones_and_reports_held_
     assert (part.purged_tombstones, part.held_tombstones) == (1, 1)
     assert (tombstones(store), load(store).purged_to) == ([3], 2)
     assert "1 kept, 1 of them held for replicas" in " ".join(text_lines(report))
-    assert report_document(report)["totals"]["tombstones_held"] == 1
+    assert untyped(report_document(report))["totals"]["tombstones_held"] == 1
 
 
 def test_a_pass_for_received_tombstones_includes_partly_received_segments() -> None:
@@ -142,7 +143,7 @@ def test_a_plan_shows_what_is_held_and_for_which_replica() -> None:
     (line,) = [line for line in plan_lines(looks) if "held" in line]
     assert "from offset 2 on" in line
     assert "until they reach replica eu" in line
-    (found,) = plan_document(looks)["partitions"]
+    (found,) = untyped(plan_document(looks))["partitions"]
     (stamp,) = load(store).passes
     until_ms = stamp.committed_at_ms + 61_000
     assert found["held_tombstones"] == {"from_offset": 2, "replicas": ["eu"], "segments": 1, "until_ms": until_ms}
@@ -275,7 +276,7 @@ def test_a_runs_cleaning_is_at_the_replica_when_the_run_ends() -> None:
     register(store)
     report = run_with_replicas(buckets)
     assert (report.partitions[0].outcome, report.exit_code) == (PartitionOutcome.CLEANED, 1)
-    (replica,) = report_document(report)["replicas"]
+    (replica,) = untyped(report_document(report))["replicas"]
     assert replica["partitions"][0]["code"] == "CompactionNotEnabled"
     EnablementStore(buckets.stores["bucket-eu"], "topics", clock, Random(0)).enable(1)
     metrics = CollectorRegistry()
@@ -321,11 +322,11 @@ def test_earlier_copies_are_not_reported_again_for_an_unopenable_replica() -> No
     register(store)
     buckets = Buckets(clock, b=store)
     with replicating(CompactOptions.parse(CONFIG), clock=clock, random=Random(3), opener=buckets.open) as replicate:
-        assert replicate(lambda: False)[0].document["carried"]["commits"] == 1
+        assert untyped(replicate(lambda: False)[0].document["carried"])["commits"] == 1
         key = registration_key("topics", "eu")
         store.put(key, b"{", Update(store.head(key).etag))
         (found,) = replicate(lambda: False)
-    assert (found.is_failure, found.document["carried"]["commits"]) == (True, 0)
+    assert (found.is_failure, untyped(found.document["carried"])["commits"]) == (True, 0)
 
 
 def test_source_and_replica_share_the_configured_rate() -> None:

@@ -30,6 +30,7 @@ from keyfold_replicator.status.status_report import HEARTBEAT_MS, StatusReport, 
 from keyfold_replicator.status.status_text import LINES_MAX, status_document, status_lines
 from tests.support.cleaning import PLACE, Sink, clean, record
 from tests.support.root import ROOT
+from tests.support.untyped import untyped
 
 CONFIG = {"s3.bucket.name": "second", "topics.dir": "dr/topics", "store.url": "http://s3.second"}
 
@@ -359,7 +360,7 @@ def test_the_document_contains_plain_json(scene: Scene) -> None:
 def test_the_page_lists_exactly_the_documents_fields(scene: Scene) -> None:
     scene.append(0, 1)
     scene.replicate()
-    found = status_document(scene.status(replica=AccessDenied("k", "403")))
+    found = untyped(status_document(scene.status(replica=AccessDenied("k", "403"))))
     partition, process, error = found["partitions"][0], found["process"], found["errors"][0]
     assert listed_fields("## In the status") == sorted(found)
     assert listed_fields("### Fields of `process`") == sorted(process)

@@ -11,6 +11,7 @@ from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.kafka.cluster import AdminSource
 from keyfold_sink.kafka.consumer import admin_config, consumer_config, open_consumer
 from keyfold_sink.kafka.contact import BrokerContact
+from tests.support.untyped import untyped
 
 BASE = {
     "name": "users",
@@ -108,7 +109,7 @@ def test_overrides_reach_the_clients_except_for_settings_that_the_sink_requires(
     assert config["auto.offset.reset"] == "error"
     assert config["isolation.level"] == "read_committed"
     assert config["enable.auto.commit"] is False
-    assert config["queued.max.messages.kbytes"] * 1024 <= options.buffer_memory // 8
+    assert untyped(config["queued.max.messages.kbytes"]) * 1024 <= options.buffer_memory // 8
     assert admin_config(options) == {
         "bootstrap.servers": "127.0.0.1:9092",
         "sasl.password": "secret",

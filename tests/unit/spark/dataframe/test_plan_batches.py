@@ -113,9 +113,9 @@ def test_tasks_read_each_value_with_its_own_schema(store: MemoryStore, log: Log)
     append(store, b"\0\0\0\0\1\2a", b"\0\0\0\0\2\2b\2\4", None, b"plain")
     (batch,) = _run_task(cast("Any", Here(store)), task(log), record_batches)
     lenient = _avro_typing(Typing("value", "avro", NEW, "PERMISSIVE"), json.dumps(NEW))
-    (typed,) = _decoding(cast("Any", Here(store)), "topics", "users", [lenient])([batch])
+    (typed,) = _decoding(cast("Any", Here(store)), "topics", "users", [lenient])(iter([batch]))
     assert typed.column("value").type == lenient.type
     assert typed.column("value").to_pylist() == [{"name": "a", "age": None}, {"name": "b", "age": 2}, None, None]
     strict = _avro_typing(Typing("value", "avro", NEW), json.dumps(NEW))
     with pytest.raises(RecordFormatMismatch, match=r"users-0: the value at offset 3 begins with byte 112"):
-        list(_decoding(cast("Any", Here(store)), "topics", "users", [strict])([batch]))
+        list(_decoding(cast("Any", Here(store)), "topics", "users", [strict])(iter([batch])))
