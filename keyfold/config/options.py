@@ -73,7 +73,7 @@ __all__ = [
     "with_others",
 ]
 
-O = TypeVar("O", bound="Options")  # noqa: E741
+O = TypeVar("O", bound="Options")  # noqa: E741 - the usual name of a type of options
 
 _store = partial(option, group="Store")
 
@@ -159,7 +159,7 @@ class Options(BaseModel):
             parsed._remember(general, by_topic, values)  # noqa: SLF001 - its own class
             said = {str(mistake) for mistake in wrong}
             for topic, own_values in by_topic.items():
-                _, wrong = cls._checked({**parsed._general, **own_values})  # noqa: SLF001
+                _, wrong = cls._checked({**parsed._general, **own_values})  # noqa: SLF001 - of the same class
                 shown_as = {**rewritten.shown_as, **_topic_keys(topic, own_values)}
                 mistakes += [_shown_as(mistake, shown_as) for mistake in wrong if str(mistake) not in said]
         clean = tuple(_without_secrets(mistake, values) for mistake in _each_once(mistakes))

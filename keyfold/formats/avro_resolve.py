@@ -201,7 +201,7 @@ def _is_same(writer: Type, reader: Type) -> bool:
 
 def _is_promoted(writer: Type, reader: Type) -> bool:
     both = isinstance(writer, Primitive) and isinstance(reader, Primitive)
-    return both and reader.kind in _PROMOTIONS.get(writer.kind, ())  # type: ignore[union-attr]
+    return both and reader.kind in _PROMOTIONS.get(writer.kind, ())  # type: ignore[union-attr]  # both are primitives
 
 
 def _same_name(writer: Named, reader: Named) -> bool:

@@ -70,7 +70,7 @@ class _Walk:
         self._leaves = leaves
         self._memory = memory
 
-    def read(self, action: Action, kind: pa.DataType | None, at: Ints, limits: Ints) -> Found:  # noqa: PLR0911
+    def read(self, action: Action, kind: pa.DataType | None, at: Ints, limits: Ints) -> Found:  # noqa: PLR0911 - one return per kind of action
         """The values at `at` as an array of `kind` (None: they are passed over), and the positions behind them."""
         if not len(at):
             return None if kind is None else pa.array([], kind), at

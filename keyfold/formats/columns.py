@@ -65,7 +65,7 @@ class StringColumn:
 
     type = pa.string()
 
-    def decode(self, data: ArrowArray, headers: ArrowArray | None) -> Decoded:  # noqa: ARG002
+    def decode(self, data: ArrowArray, headers: ArrowArray | None) -> Decoded:  # noqa: ARG002 - the signature of the protocol
         """See `Column`."""
         try:
             return Decoded(data.cast(pa.string()), [])
@@ -82,7 +82,7 @@ class JsonColumn:
         self._values = JsonValues(exact=has_decimals(schema))
         self._fit = compile_json(schema)
 
-    def decode(self, data: ArrowArray, headers: ArrowArray | None) -> Decoded:  # noqa: ARG002
+    def decode(self, data: ArrowArray, headers: ArrowArray | None) -> Decoded:  # noqa: ARG002 - the signature of the protocol
         """See `Column`."""
         return _within_memory(data, self.type, lambda memory: _one_by_one(data, self._value, self.type, memory))
 

@@ -90,7 +90,7 @@ class JsonSurvey:
         """See `TypeSurvey.merge`."""
         self._shape.merge(other._shape)
 
-    def type(self, schemas: SchemaArchive, part: RecordPart) -> Type:  # noqa: ARG002
+    def type(self, schemas: SchemaArchive, part: RecordPart) -> Type:  # noqa: ARG002 - the signature of the protocol
         """See `TypeSurvey.type`."""
         return self._shape.type(part.value)
 

@@ -53,7 +53,7 @@ class BytesValues:
 class StringValues:
     """Text in UTF-8."""
 
-    def value(self, data: bytes, headers: Sequence[Header]) -> object:  # noqa: ARG002
+    def value(self, data: bytes, headers: Sequence[Header]) -> object:  # noqa: ARG002 - the signature of the protocol
         """See `Values`."""
         return text_of(data)
 
@@ -77,7 +77,7 @@ class JsonValues:
         self._envelopes = Envelopes()
         self._prefixes: tuple[tuple[bytes, Envelope], ...] = ()
 
-    def value(self, data: bytes, headers: Sequence[Header]) -> object:  # noqa: ARG002
+    def value(self, data: bytes, headers: Sequence[Header]) -> object:  # noqa: ARG002 - the signature of the protocol
         """See `Values`."""
         envelope, document = self.opened(data)
         return document if envelope is None else envelope.convert(document)

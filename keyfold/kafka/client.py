@@ -50,7 +50,7 @@ _BELIEVED_AFTER_S: Final = 5.0
 # The client's own codes start with an underscore.
 _LOGIN: Final = frozenset(
     {
-        KafkaError._AUTHENTICATION,  # noqa: SLF001
+        KafkaError._AUTHENTICATION,
         KafkaError.SASL_AUTHENTICATION_FAILED,
         KafkaError.UNSUPPORTED_SASL_MECHANISM,
         KafkaError.ILLEGAL_SASL_STATE,
@@ -68,8 +68,8 @@ _GONE: Final = frozenset(
     {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError.UNKNOWN_TOPIC_ID,
-        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
-        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
     }
 )
 
@@ -77,11 +77,11 @@ _GONE: Final = frozenset(
 # Transient errors: unavailable brokers, and brokers that are taking over a partition.
 _PASSING: Final = frozenset(
     {
-        KafkaError._TRANSPORT,  # noqa: SLF001
-        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
-        KafkaError._TIMED_OUT,  # noqa: SLF001
-        KafkaError._MSG_TIMED_OUT,  # noqa: SLF001
-        KafkaError._RESOLVE,  # noqa: SLF001
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TIMED_OUT,
+        KafkaError._MSG_TIMED_OUT,
+        KafkaError._RESOLVE,
         KafkaError.REQUEST_TIMED_OUT,
         KafkaError.NETWORK_EXCEPTION,
         KafkaError.LEADER_NOT_AVAILABLE,
@@ -219,7 +219,7 @@ def _refusal(error: KafkaError) -> KafkaRefused | None:
             f"Kafka rejected the login: {text}",
             hint="check sasl.username, sasl.password and sasl.mechanism in --kafka-config against the brokers' users",
         )
-    if error.code() == KafkaError._SSL or _TLS_WORDS.search(text):  # noqa: SLF001
+    if error.code() == KafkaError._SSL or _TLS_WORDS.search(text):
         return KafkaRefused(
             f"the TLS connection to Kafka failed: {text}",
             hint="check security.protocol, ssl.ca.location and, if the brokers require it, "

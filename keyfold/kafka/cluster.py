@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S: Final = 15.0
 _BROKER_DEFAULT: Final = -1
-_EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-_LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # the library does not annotate it
+_LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the library does not annotate it
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from confluent_kafka import Message, TopicPartition  # isort: skip - after `clie
 _BATCH: Final = 1000
 _WAIT_S: Final = 1.0
 # The end of a partition; and that there are no rights to a group, which a read without a group does not need.
-_NO_ERROR: Final = frozenset({KafkaError._PARTITION_EOF, KafkaError.GROUP_AUTHORIZATION_FAILED})  # noqa: SLF001
+_NO_ERROR: Final = frozenset({KafkaError._PARTITION_EOF, KafkaError.GROUP_AUTHORIZATION_FAILED})
 _SETTINGS: Final[Mapping[str, object]] = {
     "fetch.queue.backoff.ms": 5,
     "queued.max.messages.kbytes": 16 * 1024,

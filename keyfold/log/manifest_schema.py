@@ -379,5 +379,5 @@ def _batches(stream: io.BytesIO, item: _Items, count: int) -> Iterator[list[Any]
 
 
 def _read(stream: io.BytesIO, schema: Schema) -> Document:
-    found: Document = fastavro.schemaless_reader(stream, schema, None)  # type: ignore[assignment]
+    found: Document = fastavro.schemaless_reader(stream, schema, None)  # type: ignore[assignment]  # a record is read as a dict
     return found

@@ -96,10 +96,10 @@ def compression_of(topic: TargetTopic, settings: Mapping[str, str]) -> str:
 # The producer cannot go on; a new one can, from what has landed.
 _OF_THE_PRODUCER: Final = frozenset(
     {
-        KafkaError._FATAL,  # noqa: SLF001 - the client's own codes begin with an underscore
-        KafkaError._GAPLESS_GUARANTEE,  # noqa: SLF001
-        KafkaError._PURGE_QUEUE,  # noqa: SLF001
-        KafkaError._PURGE_INFLIGHT,  # noqa: SLF001
+        KafkaError._FATAL,
+        KafkaError._GAPLESS_GUARANTEE,
+        KafkaError._PURGE_QUEUE,
+        KafkaError._PURGE_INFLIGHT,
         KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
         KafkaError.UNKNOWN_PRODUCER_ID,
         KafkaError.INVALID_PRODUCER_EPOCH,

@@ -24,6 +24,7 @@ import secrets
 import socket
 import struct
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol, Self
 
@@ -225,8 +226,8 @@ class ThrottleService:
         for thread in self._threads:
             thread.join(timeout=5)
 
-    def _start(self, target: object, *args: object) -> None:
-        thread = threading.Thread(target=target, args=args, daemon=True, name="keyfold-throttle")  # type: ignore[arg-type]
+    def _start(self, target: Callable[..., None], *args: object) -> None:
+        thread = threading.Thread(target=target, args=args, daemon=True, name="keyfold-throttle")
         self._threads = [t for t in self._threads if t.is_alive()] + [thread]
         thread.start()
 

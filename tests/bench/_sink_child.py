@@ -74,7 +74,7 @@ def child_sink(config_json: str, count_text: str) -> dict[str, float]:
     def metered(*arguments: Any) -> Any:
         return WrappedConsumer(open_consumer(*arguments), meter)
 
-    task.open_consumer = metered  # type: ignore[assignment, attr-defined]
+    task.open_consumer = metered  # type: ignore[assignment, attr-defined]  # measured in its place
     options, stop = SinkOptions.parse(json.loads(config_json)), threading.Event()
     task.run_task(options, stop=stop, until_caught_up=True, clock=SystemClock(), random=Random())
     return meter.result(int(count_text))

@@ -186,14 +186,14 @@ def main() -> None:
             batch = columns(records)
             checks = opened(name, settings, client)
             judge(checks, batch)
-            bare_us = least_us(lambda own=records: loop(own), count, seconds)  # type: ignore[misc]
-            check_us = least_us(lambda c=checks, b=batch: judge(c, b), count, seconds)  # type: ignore[misc]
+            bare_us = least_us(lambda own=records: loop(own), count, seconds)  # type: ignore[misc]  # mypy does not infer a lambda with a default
+            check_us = least_us(lambda c=checks, b=batch: judge(c, b), count, seconds)  # type: ignore[misc]  # mypy does not infer a lambda with a default
             beside = ""
             if title == "avro":
-                other_us = least_us(lambda v=values: with_fastavro(v, parsed), count, seconds)  # type: ignore[misc]
+                other_us = least_us(lambda v=values: with_fastavro(v, parsed), count, seconds)  # type: ignore[misc]  # mypy does not infer a lambda with a default
                 beside = f"fastavro {other_us:.2f}"
             elif title.startswith("json"):
-                other_us = least_us(lambda v=values: with_orjson(v), count, seconds)  # type: ignore[misc]
+                other_us = least_us(lambda v=values: with_orjson(v), count, seconds)  # type: ignore[misc]  # mypy does not infer a lambda with a default
                 beside = f"loads {other_us:.2f}"
             checks.close()
             mean = sum(map(len, values)) / count

@@ -127,7 +127,7 @@ def converters(ground: Ground, tenth: int, runs: int) -> bool:
             topic = f"converters-{kind}"
             ground.fill(topic, count, 211, written=written)
             sides = [partial(ground.loop, topic, count), partial(ground.sink, topic)]
-            sides += [partial(ground.sink, topic, **{"value.converter": name, **more}) for name, more in checked]  # type: ignore[arg-type]
+            sides += [partial(ground.sink, topic, **{"value.converter": name, **more}) for name, more in checked]  # type: ignore[arg-type]  # fields by name, of any type
             loop, bare, *costs = best(runs, *sides)
             for (name, _), cost in zip(checked, costs, strict=True):
                 print(

@@ -185,7 +185,7 @@ def test_a_topic_added_by_an_upgrade_is_read(
         owner, name = "StatefulSet/kf-keyfold-sink", "kf-keyfold-sink-0"
         with LocalPod(rendered, owner, tmp_path / topics, places(gate, kafka), name=name) as pod:
             pod.starts()
-            wait_for(lambda added=added: _end(rig, added) == 100, 120, f"the records of {added}")  # type: ignore[misc]
+            wait_for(lambda added=added: _end(rig, added) == 100, 120, f"the records of {added}")  # type: ignore[misc]  # mypy does not infer a lambda with a default
             assert pod.ends() == 0
 
 

@@ -180,7 +180,7 @@ def value(number: int) -> dict[str, Any]:
         "id": number, "small": -number, "yes": number % 2 == 0, "half": 0.5, "real": number / 4, "raw": bytes([number]),
         "text": None if number % 2 else f"t{number}", "four": b"four", "suit": "SH"[number % 2],
         "day": date(2026, 1, 1 + number), "ms": datetime(2026, 1, 1, 12, 0, number, 5000, UTC),
-        "us": datetime(2026, 1, 1, 12, 0, number, 7, UTC), "local": datetime(2026, 1, 1, 12, 0, number, 7),  # noqa: DTZ001
+        "us": datetime(2026, 1, 1, 12, 0, number, 7, UTC), "local": datetime(2026, 1, 1, 12, 0, number, 7),  # noqa: DTZ001 - a time without a zone is the case
         "sum": Decimal(number) / 4 * 100 // 1 / 100, "tags": ["a"] * number, "by": {"k": number},
         "in": None if number % 2 else {"x": number}, "uuid": UUID_TEXT,
     }  # fmt: skip

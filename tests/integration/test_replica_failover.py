@@ -174,5 +174,5 @@ def test_a_follower_of_the_old_source_continues_at_the_new_one(between: Scene) -
             def wait(self, timeout: float | None = None) -> bool:
                 return self.is_set()
 
-        follower = after.follow(0, start={0: position}, stop=Enough())  # type: ignore[arg-type]
+        follower = after.follow(0, start={0: position}, stop=Enough())  # type: ignore[arg-type]  # has what is called of it
         assert [r.offset for _, r in follower] == [6]

@@ -106,7 +106,7 @@ def test_kafka_sink_compact_restore_sink_again_gives_the_same_state(rig: Rig, to
         assert bare(again) == bare(compacted[partition])
         state = latest_of(again)
         assert {k: bare([r]) for k, r in state.items()} == {k: bare([r]) for k, r in whole[partition].items()}
-    store.close()  # type: ignore[attr-defined]
+    store.close()  # type: ignore[attr-defined]  # the store is in S3
 
 
 @pytest.fixture

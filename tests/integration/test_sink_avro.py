@@ -74,7 +74,7 @@ def kept(rig: Rig, number: int | str) -> object:
     try:
         return json.loads(store.get(schema_key(TOPICS_DIR, number)).data)
     finally:
-        store.close()  # type: ignore[attr-defined]
+        store.close()  # type: ignore[attr-defined]  # the store is in S3
 
 
 def test_a_segment_may_have_several_versions_of_a_schema_and_all_are_archived(

@@ -79,9 +79,9 @@ def prove(rig: Rig, topic: str, letters: str = "") -> list[Gap]:
         report = verify_partition(store, Place(TOPICS_DIR, topic, 0), clock=SystemClock(), random=Random(0))
         assert [finding for finding in report.findings if finding.kind.is_damage] == []
     finally:
-        store.close()  # type: ignore[attr-defined]
-    assert kept == [record for record in produced if not is_rejected(record)]
-    rejected = [record.offset for record in produced if is_rejected(record)]
+        store.close()  # type: ignore[attr-defined]  # the store is in S3
+    assert kept == [record for record in produced if not is_poison(record)]
+    poison = [record.offset for record in produced if is_poison(record)]
     manifest = rig.manifest(topic)
     assert manifest.next_offset == produced[-1].offset + 1
     assert sum(map(records_in, manifest.gaps)) == len(rejected)

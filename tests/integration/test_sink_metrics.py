@@ -123,7 +123,7 @@ def test_metrics_match_the_produced_records_and_the_bucket(rig: Rig, started: tu
 
     store = rig.store()
     objects = [row for row in store.list(f"topics/{name}/") if not row.key.endswith("_manifest.avro")]
-    store.close()  # type: ignore[attr-defined]
+    store.close()  # type: ignore[attr-defined]  # the store is in S3
     indexes = [row.size_bytes for row in objects if "/_index/" in row.key]
     assert scrapes.total(names.OBJECTS) == len(objects)
     assert scrapes.total(names.OBJECT_BYTES) == sum(row.size_bytes for row in objects)
@@ -151,8 +151,8 @@ def test_a_requested_restart_loses_no_count_and_rest_serves_the_same_metrics(
         with urllib.request.urlopen(urllib.request.Request(restart, method="POST"), timeout=60) as answer:
             assert answer.status == 202
         # Those of before flush first; who is restarted before it has joined has not started.
-        scrapes.until(lambda starts=starts: scrapes.total(names.TASK_STARTED) == starts)  # type: ignore[misc]
-        scrapes.until(lambda produced=produced: scrapes.total(names.COMMITTED) >= produced)  # type: ignore[misc]
+        scrapes.until(lambda starts=starts: scrapes.total(names.TASK_STARTED) == starts)  # type: ignore[misc]  # mypy does not infer a lambda with a default
+        scrapes.until(lambda produced=produced: scrapes.total(names.COMMITTED) >= produced)  # type: ignore[misc]  # mypy does not infer a lambda with a default
     assert scrapes.total(names.COMMITTED) == produced, "each once, whichever task it was"
     assert scrapes.total(names.REPLACED) == 0
     assert scrapes.total(names.TASK_STARTS) == 6

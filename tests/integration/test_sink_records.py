@@ -27,7 +27,7 @@ def rig(broker: KafkaBroker, local_s3: LocalS3Process, bucket: str, tmp_path: Pa
 def produce(rig: Rig, topic: str, *messages: dict[str, object], config: dict[str, object] | None = None) -> None:
     producer = Producer({"bootstrap.servers": rig.broker.bootstrap_servers, **(config or {})})
     for message in messages:
-        producer.produce(topic, partition=0, **message)  # type: ignore[arg-type]
+        producer.produce(topic, partition=0, **message)  # type: ignore[arg-type]  # fields by name, of any type
     assert producer.flush(30) == 0
 
 
@@ -58,7 +58,7 @@ def test_log_append_time_is_distinguished_from_create_time(rig: Rig, topic: Make
     rig.catch_up(rig.config(name))
     store = rig.store()
     (record,) = read_segments(store, name, 0)
-    store.close()  # type: ignore[attr-defined]
+    store.close()  # type: ignore[attr-defined]  # the store is in S3
     assert record.timestamp_type == "LogAppendTime"
     assert record.timestamp > 1_000_000_000_000
     rig.prove(name)
@@ -84,7 +84,7 @@ def test_a_compacted_source_has_holes_and_the_log_has_the_same(rig: Rig, topic: 
     assert manifest.settings["cleanup.policy"] == "compact"
     store = rig.store()
     offsets = [r.offset for r in read_segments(store, name, 0)]
-    store.close()  # type: ignore[attr-defined]
+    store.close()  # type: ignore[attr-defined]  # the store is in S3
     assert len(offsets) < 2000
     # Kafka's cleaner may have gone on since: each record that is still there must be in the log.
     assert {r.offset for r in read_topic(rig.broker.bootstrap_servers, name, 0)} <= set(offsets)
@@ -166,4 +166,4 @@ def test_topics_by_regular_expression_match_whole_names(rig: Rig, topic: MakeTop
     assert rig.prove(one) == rig.prove(two) == 1
     store = rig.store()
     assert list(store.list(f"topics/{other}/")) == []
-    store.close()  # type: ignore[attr-defined]
+    store.close()  # type: ignore[attr-defined]  # the store is in S3

@@ -106,7 +106,7 @@ def open_store(rig: Rig) -> Iterator[ObjectStore]:
     try:
         yield store
     finally:
-        store.close()  # type: ignore[attr-defined]
+        store.close()  # type: ignore[attr-defined]  # the store is in S3
 
 
 def keys(**others: object) -> dict[str, object]:

@@ -179,7 +179,7 @@ def test_the_session_decides_which_engine_reads(spark: SparkSession) -> None:
     with pytest.raises(ConfigError, match="no file system for s3a:// or s3://"):
         choose_engine(spark, "s3://bucket/topics", "jvm", None)
     with pytest.raises(ConfigError, match="must be one of auto, jvm, keyfold"):
-        choose_engine(spark, "s3://bucket/topics", "spark", None)  # type: ignore[arg-type]
+        choose_engine(spark, "s3://bucket/topics", "spark", None)  # type: ignore[arg-type]  # refused before the store is used
     with setting(spark, fs_s3_impl="org.apache.hadoop.fs.RawLocalFileSystem"):
         assert choose_engine(spark, "s3://bucket/topics", "auto", None) == Root("s3://bucket")
     with setting(spark, fs_s3a_impl="org.apache.hadoop.fs.RawLocalFileSystem"):
@@ -283,7 +283,7 @@ def test_avro_is_read_with_each_records_own_schema(spark: SparkSession, log: Fol
     made = log.made(0)
     made.append([Record(at, 1, "CreateTime", b"k", value, headers) for at, (value, headers) in enumerate(values)])
     typed = read(spark, log, value_format="avro").orderBy("offset")
-    assert [f.name for f in typed.schema["value"].dataType.fields] == ["name", "seen"]  # type: ignore[attr-defined]
+    assert [f.name for f in typed.schema["value"].dataType.fields] == ["name", "seen"]  # type: ignore[attr-defined]  # a struct
     found = typed.selectExpr("value.name", "unix_millis(value.seen)", "value IS NULL").collect()
     assert [tuple(row) for row in found] == [
         ("ada", None, False),

@@ -68,7 +68,7 @@ def test_a_log_equals_its_topic_for_any_records(broker: KafkaBroker, topic: Make
         for i in range(10):
             headers = [("a", b"1"), ("a", None), ("ü", b"\xff")] if i % 3 == 0 else None
             value = None if i == 7 else b"%d-%d" % (number, i)
-            producer.produce(name, value, b"key-%d" % (i + number % 5 * 10), headers=headers)  # type: ignore[arg-type]
+            producer.produce(name, value, b"key-%d" % (i + number % 5 * 10), headers=headers)  # type: ignore[arg-type]  # a list of our headers is one of its
         assert producer.flush(60) == 0  # the client drops what it has not sent when it aborts
         (producer.abort_transaction if number % 4 == 3 else producer.commit_transaction)(60)
     made = log_of(broker, name)

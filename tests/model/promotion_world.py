@@ -146,7 +146,7 @@ class PromotionWorld:
                         told = f"the {side} log is cleaned up to {{}}, purge: {{}}"
                         after = self._at(state, side, made)
                         spent = {"old_passes": left - 1} if side == OLD else {"new_passes": left - 1}
-                        yield (told, manifest.segments[count - 1].next_offset, purge), after._replace(**spent)  # type: ignore[arg-type]
+                        yield (told, manifest.segments[count - 1].next_offset, purge), after._replace(**spent)  # type: ignore[arg-type]  # fields by name, of any type
 
     def _append(self, number: int, side: str) -> int:
         key = ("append", number, side)

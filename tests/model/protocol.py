@@ -166,7 +166,7 @@ class Protocol:
         requests = state.requests
         if requests:
             requests = tuple(
-                sorted((LANDS, canonical(r[1])) if r[0] == LANDS else r for r in requests)  # type: ignore[arg-type]
+                sorted((LANDS, canonical(r[1])) if r[0] == LANDS else r for r in requests)  # type: ignore[arg-type]  # told apart by their first element
             )
         return State(
             canonical(state.manifest),

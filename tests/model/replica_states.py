@@ -119,7 +119,7 @@ class Turn:
 
     def to(self, after: State, **changed: object) -> State:
         """`after`, with this replicator changed."""
-        return self._with(after, self.me._replace(**changed))  # type: ignore[arg-type]
+        return self._with(after, self.me._replace(**changed))  # type: ignore[arg-type]  # fields by name, of any type
 
     def over(self, after: State) -> State:
         """`after`, with a new process in this one's place."""

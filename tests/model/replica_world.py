@@ -330,11 +330,11 @@ class ReplicaWorld:
             assert edit[0] == "mirror"
             assert isinstance(edit[2], int)
             source = self.history.versions[edit[2] - 1]
-            return edits.first_mirror(source, FOLLOWING, _commit_id(at), edit[1].claim_id)  # type: ignore[attr-defined]
+            return edits.first_mirror(source, FOLLOWING, _commit_id(at), edit[1].claim_id)  # type: ignore[attr-defined]  # told apart by their first element
         manifest = stamped(self.manifests[base], now_ms)
         if edit[0] == "mirror" and isinstance(edit[2], int):
             source = self.history.versions[edit[2] - 1]
-            edits.require_epoch(manifest, edit[1]) if self.rules.epoch_required else None  # type: ignore[arg-type]
+            edits.require_epoch(manifest, edit[1]) if self.rules.epoch_required else None  # type: ignore[arg-type]  # told apart by their first element
             if edits.same_content(source, manifest):
                 return self.manifests[base]
         edited = self._edit(edit)(manifest, now_ms)
@@ -344,17 +344,17 @@ class ReplicaWorld:
         def careless(manifest: Manifest, now_ms: int) -> Manifest:
             state = edits.require_replica(manifest)
             if edit[0] == "claim":
-                return edits.claim_replica(edit[1], FOLLOWING, edit[2])(manifest, now_ms)  # type: ignore[arg-type]
+                return edits.claim_replica(edit[1], FOLLOWING, edit[2])(manifest, now_ms)  # type: ignore[arg-type]  # told apart by their first element
             if not self.rules.epoch_required:
-                token: Token = edit[1]  # type: ignore[assignment]
+                token: Token = edit[1]  # type: ignore[assignment]  # told apart by their first element
                 manifest = replace(manifest, replica=replace(state, epoch=token.epoch, claim_id=token.claim_id))
             if edit[0] == "forget":
-                return edits.forget(edit[1], edit[2])(manifest, now_ms)  # type: ignore[arg-type]
-            source = self.history.versions[edit[2] - 1]  # type: ignore[operator]
+                return edits.forget(edit[1], edit[2])(manifest, now_ms)  # type: ignore[arg-type]  # told apart by their first element
+            source = self.history.versions[edit[2] - 1]  # type: ignore[operator]  # told apart by their first element
             if not self.rules.copies_purges:
                 source = replace(source, purged_to=-1, purged_epoch=0)
             if self.rules.follows_required:
-                made = edits.mirror(edit[1], source)(manifest, now_ms)  # type: ignore[arg-type]
+                made = edits.mirror(edit[1], source)(manifest, now_ms)  # type: ignore[arg-type]  # told apart by their first element
             else:
                 made = edits._mirrored(manifest, source, now_ms)
             return made if self.rules.own_replaced else replace(made, replaced=())

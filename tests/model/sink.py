@@ -39,7 +39,7 @@ class Sinks(Writers):
         else:
             won = sink._replace(step=READY, at=sink.to, to=0, attempt=0, pending=NONE)
             key = self._append_key(sink)
-            entry = self.book.entry(key[2]) if key[2] else None  # type: ignore[arg-type]
+            entry = self.book.entry(key[2]) if key[2] else None  # type: ignore[arg-type]  # a key of three has a name
             mine = frozenset[str]() if entry is None else frozenset((entry.name, entry.index_name))
             yield from self.commit(state, role, at, sink, who, key, won, mine)
 

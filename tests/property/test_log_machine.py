@@ -254,7 +254,7 @@ class LogMachine(RuleBasedStateMachine):
 
         self.run(FaultyStore(self.store, on_call=act))
 
-    def run(self, store: FaultyStore, **changes: object):  # type: ignore[no-untyped-def]
+    def run(self, store: FaultyStore, **changes: object):  # type: ignore[no-untyped-def]  # rules of a machine call it with any arguments
         changes.setdefault("pass_bytes", self.seeds.choice([1, 2_000, 1 << 40]))
         return new_run(store, self.topic, clock=self.clock, seed=self.seeds.getrandbits(32), **changes).clean([PLACE])
 

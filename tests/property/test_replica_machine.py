@@ -66,7 +66,7 @@ class ReplicaMachine(LogMachine):
         self.pair.delay_ms = self.replica.delay_ms = delay_ms
         self.pair.seed = seed
 
-    def run(self, store: FaultyStore, **changes: object):  # type: ignore[no-untyped-def]
+    def run(self, store: FaultyStore, **changes: object):  # type: ignore[no-untyped-def]  # rules of a machine call it with any arguments
         topic = self.topic
         self.topic = replace(topic, replicas=(NAME,), replica_hold_max_ms=self.hold_max_ms)
         try:
@@ -153,7 +153,7 @@ class ReplicaMachine(LogMachine):
 
         self.round_with(side, at, act)
 
-    def round_with(self, side: str, at: int, act) -> None:  # type: ignore[no-untyped-def]
+    def round_with(self, side: str, at: int, act) -> None:  # type: ignore[no-untyped-def]  # rules of a machine call it with any arguments
         """A round, with something that happens before one of its calls."""
         process = self.living()
         process.before(side, len(process.store(side).calls) + at, act)

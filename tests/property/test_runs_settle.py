@@ -75,7 +75,7 @@ def test_an_unchanging_log_needs_nothing_after_a_few_runs(seed: int) -> None:
         answers = iter([False] * random.randrange(1, 4))
         in_parts = {"pass_bytes": 1, "unit_bytes_min": UNIT_BYTES_MIN}
         stopping = new_run(store, topic(random), clock=clock, seed=random.getrandbits(32), **in_parts)
-        assert stopping.clean([PLACE], lambda: next(answers, True)).exit_code == 0  # noqa: B023
+        assert stopping.clean([PLACE], lambda: next(answers, True)).exit_code == 0  # noqa: B023 - called before the loop goes on
         clock.advance(random.choice([10, 3_000]))
     last = topic(random)
     pass_bytes = random.choice([1, 1 << 40])

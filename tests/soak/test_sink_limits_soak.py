@@ -59,7 +59,7 @@ def storms(store: LocalS3Process) -> Iterator[tuple[str, Callable[[], None], Cal
         ("late", Fault(ANY, status=DROP, late_ms=5000, times=-1)),
         ("slow", Fault(ANY, status=PASS, slow_ms=3000, times=-1)),
     ):
-        yield name, lambda fault=fault: store.set_faults(fault), store.set_faults  # type: ignore[misc]
+        yield name, lambda fault=fault: store.set_faults(fault), store.set_faults  # type: ignore[misc]  # mypy does not infer a lambda with a default
     yield "frozen", freeze(store.pid), wake(store.pid)
 
 

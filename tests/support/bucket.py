@@ -91,7 +91,7 @@ class Bucket:
 
 def uploaded(session: SinkSession | CompactorSession, base: int, end: int, **changes: object) -> SegmentEntry:
     """A segment and its index in the bucket, not yet committed."""
-    made = entry(session.new_name(base), base, end, **changes)  # type: ignore[arg-type]
+    made = entry(session.new_name(base), base, end, **changes)  # type: ignore[arg-type]  # fields by name, of any type
     for name in (made.name, made.index_name):
         create_object(session._log.store, PLACE.key(name), name.encode(), session._log.retry)
     return made

@@ -131,7 +131,7 @@ def new_run(
         "holder": f"run-{seed}",
     }
     values.update(changes)
-    run_settings = RunSettings(**values)  # type: ignore[arg-type]
+    run_settings = RunSettings(**values)  # type: ignore[arg-type]  # fields by name, of any type
 
     def executor() -> LocalExecutor:
         return LocalExecutor(store, retry_policy(clock, random), is_single_stage=seed % 2 == 0)

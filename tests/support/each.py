@@ -35,7 +35,7 @@ def each(argument: str, cases: Mapping[str, Any]) -> Callable[[Test], Test]:
 
         signature = inspect.signature(test)
         others = [parameter for name, parameter in signature.parameters.items() if name != argument]
-        check.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+        check.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]  # pytest reads it
         return check
 
     return of_all

@@ -175,7 +175,7 @@ class FakeConsumer:
             if error is None:
                 self.group_offsets[offset.topic, offset.partition] = offset.offset
             if asynchronous:
-                self._calls.append(lambda error=error, offset=offset: self.on_commit(error, [offset]))  # type: ignore[misc]
+                self._calls.append(lambda error=error, offset=offset: self.on_commit(error, [offset]))  # type: ignore[misc]  # mypy does not infer a lambda with a default
 
     def pause(self, partitions: list[TopicPartition]) -> None:
         self.paused |= {(place.topic, place.partition) for place in partitions}

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # not in the list of exports
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,

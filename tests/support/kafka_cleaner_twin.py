@@ -81,7 +81,7 @@ class Twin:
     def clean(self, **changes: object) -> PartitionReport | None:
         """One run of the compactor; None where it had nothing to do here."""
         self.clock.advance(1_000)
-        settings = replace(self.settings, **changes)  # type: ignore[arg-type]
+        settings = replace(self.settings, **changes)  # type: ignore[arg-type]  # fields by name, of any type
         pass_bytes = self._random.choice([1, 1 << 40])  # cut into parts or not, the result is the same
         seed = self._random.getrandbits(32)
         report = clean(self.store, settings, clock=self.clock, seed=seed, pass_bytes=pass_bytes)

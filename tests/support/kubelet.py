@@ -139,7 +139,7 @@ class Kubelet:
 
     def pods(self) -> list[Object]:
         """The executors that are on the server."""
-        return self._listed()["items"]  # type: ignore[no-any-return]
+        return self._listed()["items"]  # type: ignore[no-any-return]  # JSON of the API
 
     # What it does
 

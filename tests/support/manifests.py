@@ -30,7 +30,7 @@ def entry(  # one segment with a record at each offset, unless told otherwise
         "index_checksum": b"\x02" * 32,
     }
     values.update(changes)
-    return SegmentEntry(**values)  # type: ignore[arg-type]
+    return SegmentEntry(**values)  # type: ignore[arg-type]  # fields by name, of any type
 
 
 def sink_name(base: int, epoch: int = 1, attempt: int = 0) -> ObjectName:
@@ -49,4 +49,4 @@ def empty_manifest(seed: int = 0, **changes: object) -> Manifest:
         "sync_marker": Random(seed).randbytes(16),
     }
     values.update(changes)
-    return Manifest(**values)  # type: ignore[arg-type]
+    return Manifest(**values)  # type: ignore[arg-type]  # fields by name, of any type

@@ -98,7 +98,7 @@ def _record(message: Message) -> Record:
         TIMESTAMP_TYPES[kind],
         message.key(),
         message.value(),
-        tuple(message.headers() or ()),  # type: ignore[arg-type]
+        tuple(message.headers() or ()),  # type: ignore[arg-type]  # the client returns lists of pairs
         -1 if epoch is None else epoch,
     )
 
@@ -280,7 +280,7 @@ class Rig:
                 assert [f for f in report.findings if f.kind.is_damage] == []
                 count += len(found)
         finally:
-            store.close()  # type: ignore[attr-defined]
+            store.close()  # type: ignore[attr-defined]  # the store is in S3
         return count
 
     def manifest(self, topic: str, partition: int = 0) -> Manifest:
@@ -288,7 +288,7 @@ class Rig:
         try:
             return manifest_of(store, topic, partition)
         finally:
-            store.close()  # type: ignore[attr-defined]
+            store.close()  # type: ignore[attr-defined]  # the store is in S3
 
 
 def _said(ended: Ended, code: int) -> str:

@@ -42,7 +42,7 @@ class Both:
     def append(self, count: int, sink: SinkSession | None = None, **changes: object) -> Manifest:
         sink = sink or self.sink
         base = sink.refresh().next_offset
-        return sink.append(entry(sink.new_name(base), base, base + count, **changes))  # type: ignore[arg-type]
+        return sink.append(entry(sink.new_name(base), base, base + count, **changes))  # type: ignore[arg-type]  # fields by name, of any type
 
     def clean(self, log: PartitionLog | None = None, *, purged_to: int = -1) -> Manifest:
         """One segment in the place of all."""

@@ -50,7 +50,7 @@ def differences(source: Manifest, replica: Manifest) -> list[str]:
 def twin_of(store: MemoryStore, made: MemoryStore) -> None:
     """Make `made` what `store` is now: objects, ETags to come, and what its judge remembers."""
     made._objects, made._numbers = dict(store._objects), copy(store._numbers)
-    for f in fields(store):  # type: ignore[arg-type]
+    for f in fields(store):  # type: ignore[arg-type]  # both stores are dataclasses
         if f.name not in {"clock", "shown", "source", "replica"}:
             setattr(made, f.name, copy(getattr(store, f.name)))
 

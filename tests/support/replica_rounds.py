@@ -81,7 +81,7 @@ class Worlds:
     ) -> Iterator[Running]:
         self.seed += 1
         source, replica = FaultyStore(self.source), FaultyStore(self.replica)
-        made = replace(settings, **changes)  # type: ignore[arg-type]
+        made = replace(settings, **changes)  # type: ignore[arg-type]  # fields by name, of any type
         with Runner(
             link(source, replica),
             self.documents,
@@ -130,7 +130,7 @@ class Running:
     replica: FaultyStore
 
     def once(self, **options: object) -> Sequence[PartitionState]:
-        summary = self.runner.once(**options)  # type: ignore[arg-type]
+        summary = self.runner.once(**options)  # type: ignore[arg-type]  # fields by name, of any type
         assert not summary.error, summary.error
         return summary.states
 

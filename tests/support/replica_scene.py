@@ -173,13 +173,13 @@ class Scene:
         store = self.open.get(location)
         if store is None:
             store = self.open[location] = location.open()
-            store.close, store.end = _nothing, store.close  # type: ignore[attr-defined,method-assign]
+            store.close, store.end = _nothing, store.close  # type: ignore[attr-defined, method-assign]  # a store of this scene
         return store
 
     def end(self) -> None:
         """Close the stores, and end processes that the test did not."""
         for store in self.open.values():
-            store.end()  # type: ignore[attr-defined]
+            store.end()  # type: ignore[attr-defined]  # a store of this scene
         for child in self.children:
             if child.poll() is None:
                 child.kill()

@@ -103,7 +103,7 @@ def storm(scene: Scene, *, kills: int, seed: int, partitions: int = 2, rivals: b
     return report
 
 
-def _loop(turn, report: Report, exits: ExitStack) -> Loop:  # type: ignore[no-untyped-def]
+def _loop(turn, report: Report, exits: ExitStack) -> Loop:  # type: ignore[no-untyped-def]  # each caller has its own kind of turn
     loop = Loop(turn, report.tally)
     exits.callback(loop.end)
     return loop
@@ -119,7 +119,7 @@ def _readers(source: World, replica: World, seed: int, exits: ExitStack) -> list
     ]
     names = ("source ordered", "ordered", "latest", "follow")
     for reader, name in zip(readers, names, strict=True):
-        reader.name = name  # type: ignore[misc]
+        reader.name = name  # type: ignore[misc]  # declared without a setter
     return readers
 
 

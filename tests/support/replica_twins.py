@@ -209,7 +209,7 @@ def cleans(twins: Twins, store: ObjectStore, count: int) -> Callable[[], None]:
 
 
 def _merged(old: tuple[SegmentEntry, ...], name: object) -> SegmentEntry:
-    return entry(name, old[0].base_offset, old[-1].next_offset, last_offset=old[-1].last_offset, record_count=1)  # type: ignore[arg-type]
+    return entry(name, old[0].base_offset, old[-1].next_offset, last_offset=old[-1].last_offset, record_count=1)  # type: ignore[arg-type]  # names are enough for the twins
 
 
 def _upload(store: ObjectStore, names: tuple[str, ...]) -> None:

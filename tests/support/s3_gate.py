@@ -172,7 +172,7 @@ class _Server(CuttingServer, ThreadingHTTPServer):
         self.gate = gate
         super().__init__(("127.0.0.1", 0), _Handler)
 
-    def handle_error(self, request, client_address) -> None:  # type: ignore[no-untyped-def]
+    def handle_error(self, request, client_address) -> None:  # type: ignore[no-untyped-def]  # the signature of socketserver
         """A client that goes away is no news."""
 
 
@@ -238,5 +238,5 @@ class _Handler(BaseHTTPRequestHandler):
             self._behind.close()
             self._behind = None
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in the base class
         pass

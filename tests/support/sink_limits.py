@@ -94,7 +94,7 @@ def ends(rig: Rig, topic: str, partitions: int) -> list[int]:
     try:
         return [manifest_of(store, topic, partition).next_offset for partition in range(partitions)]
     finally:
-        store.close()  # type: ignore[attr-defined]
+        store.close()  # type: ignore[attr-defined]  # the store is in S3
 
 
 def segments_of(rig: Rig, topic: str, partitions: int) -> int:
@@ -103,7 +103,7 @@ def segments_of(rig: Rig, topic: str, partitions: int) -> int:
     try:
         return sum(len(manifest_of(store, topic, partition).segments) for partition in range(partitions))
     finally:
-        store.close()  # type: ignore[attr-defined]
+        store.close()  # type: ignore[attr-defined]  # the store is in S3
 
 
 def wait_until_written(rig: Rig, topic: str, partitions: int, count: int, timeout_s: float = 120) -> None:
@@ -161,7 +161,7 @@ def hot_among_idle(rig: Rig, store: LocalS3Process, hot: str, idle: str, partiti
     for topics, count in ((hot, 1), (f"{hot},{idle}", partitions + 1)):
         config = rig.config(topics, name=f"n{count}", topics_dir=f"dir{count}", segment_ms=1000)
         with claimed(rig, config, count, 60 + partitions / 10) as sink:
-            wait_for(lambda: sink.said.count('"segment committed"') >= count - 1, 60 + partitions / 10)  # noqa: B023
+            wait_for(lambda: sink.said.count('"segment committed"') >= count - 1, 60 + partitions / 10)  # noqa: B023 - called before the loop goes on
             time.sleep(2)
             store.set_faults(Fault(f"/{idle}/", status=PASS, times=-1), Fault("", status=PASS, times=-1))
             before_s = cpu_s(task_pid(sink))
@@ -216,7 +216,7 @@ def large_records(rig: Rig, topic: str, *, count: int, size_bytes: int, buffer_m
     try:
         sizes = [len(record.value or b"") for record in read_segments(store, topic, 0)]
     finally:
-        store.close()  # type: ignore[attr-defined]
+        store.close()  # type: ignore[attr-defined]  # the store is in S3
     assert sizes.count(size_bytes) == count
     return f"{count} records of {size_bytes / 1e6:.0f} MB: {memory.require(buffer_memory)}"
 

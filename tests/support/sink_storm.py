@@ -160,10 +160,10 @@ class Storm:
             "join": self.workers.join,
             "freeze broker": lambda _slot: os.kill(rig.broker.pid, signal.SIGSTOP),
             "wake broker": lambda _slot: os.kill(rig.broker.pid, signal.SIGCONT),
-            **{what: lambda _slot, what=what: self._change_weather(what) for what in WEATHER},  # type: ignore[misc]
-            **{what: lambda _slot, what=what: self._request(what) for what in ("pause", "resume", "stop")},  # type: ignore[misc]
-            "flush": lambda _slot: self._request("flush", "POST"),
-            "restart": lambda _slot: self._request("restart?includeTasks=true", "POST"),
+            **{what: lambda _slot, what=what: self._change_weather(what) for what in WEATHER},  # type: ignore[misc]  # mypy does not infer a lambda with a default
+            **{what: lambda _slot, what=what: self._order(what) for what in ("pause", "resume", "stop")},  # type: ignore[misc]  # mypy does not infer a lambda with a default
+            "flush": lambda _slot: self._order("flush", "POST"),
+            "restart": lambda _slot: self._order("restart?includeTasks=true", "POST"),
         }
 
     def run(self) -> str:
@@ -247,7 +247,7 @@ class Storm:
             print(self.workers.said()[-5000:])
             raise
         finally:
-            store.close()  # type: ignore[attr-defined]
+            store.close()  # type: ignore[attr-defined]  # the store is in S3
 
     def prove(self) -> None:
         """Compare the log with a plain consumer and with the acknowledgements; run `log verify`; check the group."""
@@ -264,7 +264,7 @@ class Storm:
                 manifest = manifest_of(store, *key)
                 found.update(records=len(in_log), segments=len(manifest.segments), epochs=manifest.sink.epoch)
         finally:
-            store.close()  # type: ignore[attr-defined]
+            store.close()  # type: ignore[attr-defined]  # the store is in S3
         assert found["records"] == self.load.ledger.count
         for topic in self.topics:
             self._verify(topic)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import gc
+import io
 import re
 import subprocess
+import tokenize
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -35,6 +37,12 @@ OUTSIDE_CALLS = {
     *("time.time", "time.time_ns", "time.monotonic", "time.monotonic_ns", "time.perf_counter", "time.sleep"),
     *("uuid.uuid1", "uuid.uuid4", "uuid4", "secrets.token_hex", "secrets.randbits", "os.urandom"),
 }
+
+# A finding of a tool that is silenced says why, on the same line.
+SILENCED = re.compile(r"#\s*(?:ruff:\s*)?(?:noqa|type:\s*ignore)\b")
+REASON = re.compile(
+    r"# (?:ruff: )?noqa: [A-Z]+[0-9]+(?:, [A-Z]+[0-9]+)* - \S|# type: ignore\[[a-z-]+(?:, [a-z-]+)*\]  (?=# \S)"
+)
 
 # Written in pieces, so that this file does not offend itself.
 MACHINE_PATHS = re.compile("|".join("/" + part for part in ("work/", "root/", "opt/wheels", "tmp/kf", r"home/\w+/")))
@@ -197,6 +205,46 @@ def test_constraints_are_names_and_versions_alone() -> None:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!]+", line)] == []
     assert len({line.partition("==")[0].lower() for line in lines}) == len(lines)
+
+
+def test_a_silenced_finding_says_why() -> None:
+    offenders = [
+        f"{name}:{number}: {comment}"
+        for name, text in python_files()
+        if any(map(is_without_reason, text.splitlines()))
+        for number, comment in comments(text)
+        if is_without_reason(comment)
+    ]
+    assert offenders == []
+
+
+def is_without_reason(line: str) -> bool:
+    return len(SILENCED.findall(line)) > len(REASON.findall(line))
+
+
+def comments(text: str) -> Iterator[tuple[int, str]]:
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("# noqa: S603", True),
+        ("# noqa", True),
+        ("# noqa: S603, S607 - a program of ours", False),
+        ("# ruff: noqa: INP001 - a script", False),
+        ("# type: ignore[arg-type]", True),
+        ("# type: ignore[arg-type]  # ", True),
+        ("# type: ignore[arg-type, misc]  # the stubs lack it", False),
+        ("# type: ignore[override]  # noqa: N802 - the name in Spark", False),
+        ("# type: ignore[override]  # noqa: N802", True),
+        ("# about nothing", False),
+    ],
+)
+def test_the_rule_about_silenced_findings_sees_what_it_must(line: str, expected: bool) -> None:
+    assert is_without_reason(line) is expected
 
 
 def test_no_promise_is_left_in_a_comment() -> None:

@@ -109,8 +109,8 @@ def _conf(name: str, settings: Mapping[str, str]) -> SparkConf:
 def _prove_jvm(conf: SparkConf) -> None:
     """Start or reach the JVM, and refuse one of another Spark before pyspark fails on what it lacks."""
     gateway = SparkContext._gateway or _launched(conf)  # noqa: SLF001 - there is no public way
-    SparkContext._ensure_initialized(gateway=gateway, conf=conf)  # noqa: SLF001
-    jvm: Any = SparkContext._jvm  # noqa: SLF001
+    SparkContext._ensure_initialized(gateway=gateway, conf=conf)  # noqa: SLF001 - pyspark offers no public name for it
+    jvm: Any = SparkContext._jvm  # noqa: SLF001 - pyspark offers no public name for it
     check_jvm(str(getattr(jvm.org.apache.spark, "package").SPARK_VERSION()), pyspark_version)  # noqa: B009 - a word of Python's
 
 
@@ -152,16 +152,16 @@ def _end(session: SparkSession) -> None:
     with contextlib.suppress(Exception):
         session.stop()
     # pyspark keeps all of these for the life of the process, and has no way to give them up.
-    SparkContext._active_spark_context = None  # noqa: SLF001
-    SparkSession._instantiatedSession = None  # noqa: SLF001
+    SparkContext._active_spark_context = None  # noqa: SLF001 - pyspark offers no public name for it
+    SparkSession._instantiatedSession = None  # noqa: SLF001 - pyspark offers no public name for it
     if hasattr(SparkSession, "_activeSession"):
-        SparkSession._activeSession = None  # noqa: SLF001
-    SQLContext._instantiatedContext = None  # noqa: SLF001
-    gateway = SparkContext._gateway  # noqa: SLF001
+        SparkSession._activeSession = None  # noqa: SLF001 - pyspark offers no public name for it
+    SQLContext._instantiatedContext = None  # noqa: SLF001 - pyspark offers no public name for it
+    gateway = SparkContext._gateway  # noqa: SLF001 - pyspark offers no public name for it
     process = getattr(gateway, "proc", None)
     if gateway is None or process is None:
         return
-    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - pyspark offers no public name for it
     with contextlib.suppress(Exception):
         gateway.shutdown()
     _reap(process)

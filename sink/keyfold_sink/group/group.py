@@ -191,7 +191,7 @@ class ConsumerGroup:
         """Handle an error that the client reports about itself: unavailable brokers, a late poll."""
         self.client_errors.note(error)
         self.doubts_topics |= error.code() in GONE
-        if error.code() == KafkaError._MAX_POLL_EXCEEDED:  # noqa: SLF001
+        if error.code() == KafkaError._MAX_POLL_EXCEEDED:
             self.is_member = False
 
     def commit_lag(self) -> None:
@@ -256,7 +256,7 @@ class ConsumerGroup:
         for owner in self.assigned.values():
             if owner.stage is PartitionStage.LOADING and not owner.is_loading and owner.load_at_s <= now_s:
                 owner.is_loading = True
-                owner.queue.submit(lambda owner=owner: self._claims.load(owner))  # type: ignore[misc]
+                owner.queue.submit(lambda owner=owner: self._claims.load(owner))  # type: ignore[misc]  # mypy does not infer a lambda with a default
 
     def _claimed(self, event: Claimed) -> None:
         owner = event.owner

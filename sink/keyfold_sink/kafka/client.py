@@ -16,12 +16,12 @@ OnPartitions: TypeAlias = "Callable[[GroupConsumer, list[TopicPartition]], None]
 class GroupConsumer(Protocol):
     """The methods of `confluent_kafka.Consumer` that the sink uses, as documented there."""
 
-    def subscribe(self, topics: list[str], **callbacks: OnPartitions) -> None: ...  # noqa: D102
-    def consume(self, num_messages: int, timeout: float) -> list[Message]: ...  # noqa: D102
-    def incremental_assign(self, partitions: list[TopicPartition]) -> None: ...  # noqa: D102
-    def incremental_unassign(self, partitions: list[TopicPartition]) -> None: ...  # noqa: D102
-    def commit(self, *, offsets: list[TopicPartition], asynchronous: bool) -> object: ...  # noqa: D102
-    def pause(self, partitions: list[TopicPartition]) -> None: ...  # noqa: D102
-    def resume(self, partitions: list[TopicPartition]) -> None: ...  # noqa: D102
-    def get_watermark_offsets(self, partition: TopicPartition, *, cached: bool) -> tuple[int, int]: ...  # noqa: D102
-    def close(self) -> None: ...  # noqa: D102
+    def subscribe(self, topics: list[str], **callbacks: OnPartitions) -> None: ...  # noqa: D102 - the class is documented as a whole
+    def consume(self, num_messages: int, timeout: float) -> list[Message]: ...  # noqa: D102 - the class is documented as a whole
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None: ...  # noqa: D102 - the class is documented as a whole
+    def incremental_unassign(self, partitions: list[TopicPartition]) -> None: ...  # noqa: D102 - the class is documented as a whole
+    def commit(self, *, offsets: list[TopicPartition], asynchronous: bool) -> object: ...  # noqa: D102 - the class is documented as a whole
+    def pause(self, partitions: list[TopicPartition]) -> None: ...  # noqa: D102 - the class is documented as a whole
+    def resume(self, partitions: list[TopicPartition]) -> None: ...  # noqa: D102 - the class is documented as a whole
+    def get_watermark_offsets(self, partition: TopicPartition, *, cached: bool) -> tuple[int, int]: ...  # noqa: D102 - the class is documented as a whole
+    def close(self) -> None: ...  # noqa: D102 - the class is documented as a whole

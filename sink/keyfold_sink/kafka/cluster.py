@@ -43,15 +43,15 @@ _TOPIC_ID_AGE_S: Final = 1.0
 _SETTINGS_AGE_S: Final = 60.0
 _INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
-_EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-_LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # the library does not annotate it
+_LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the library does not annotate it
 
 GONE: Final = frozenset(
     {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError.UNKNOWN_TOPIC_ID,
-        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 - the client's own codes begin with an underscore
-        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
     }
 )
 FORBIDDEN: Final = frozenset(
@@ -60,7 +60,7 @@ FORBIDDEN: Final = frozenset(
         KafkaError.GROUP_AUTHORIZATION_FAILED,
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
         KafkaError.SASL_AUTHENTICATION_FAILED,
-        KafkaError._AUTHENTICATION,  # noqa: SLF001
+        KafkaError._AUTHENTICATION,
     }
 )
 

@@ -37,13 +37,13 @@ _TEXTS_MAX: Final = 200
 
 _REFUSED_LOGIN: Final = frozenset(
     {
-        KafkaError._AUTHENTICATION,  # noqa: SLF001 - the client's own codes begin with an underscore
+        KafkaError._AUTHENTICATION,
         KafkaError.SASL_AUTHENTICATION_FAILED,
         KafkaError.UNSUPPORTED_SASL_MECHANISM,
         KafkaError.ILLEGAL_SASL_STATE,
     }
 )
-_TLS: Final = KafkaError._SSL  # noqa: SLF001
+_TLS: Final = KafkaError._SSL
 # Some TLS errors are reported as a broken connection.
 _TLS_WORDS: Final = re.compile(r"SSL routines|SSL handshake failed|tls alert", re.IGNORECASE)
 _STATE: Final = re.compile(r"\s*\(after \d+ms in state [^)]*\)")

@@ -53,11 +53,11 @@ class MeteredStore(StoreWrapper):
         self._meter.count(names.REQUESTS, "list")
         return super().listing(operation, prefix, rows)
 
-    def sent(self, operation: str, size_bytes: int) -> None:  # noqa: ARG002
+    def sent(self, operation: str, size_bytes: int) -> None:  # noqa: ARG002 - the signature of the base class
         """See `StoreWrapper.sent`."""
         self._meter.count(names.SENT_BYTES, by=size_bytes)
 
-    def received(self, operation: str, size_bytes: int) -> None:  # noqa: ARG002
+    def received(self, operation: str, size_bytes: int) -> None:  # noqa: ARG002 - the signature of the base class
         """See `StoreWrapper.received`."""
         self._meter.count(names.RECEIVED_BYTES, by=size_bytes)
 

@@ -228,8 +228,8 @@ def flush(behind: Behind, _name: Connector) -> Response:
 def restart(
     behind: Behind,
     _name: Connector,
-    include_tasks: Annotated[bool, Query(alias="includeTasks", description="Restart the tasks too.")] = False,  # noqa: FBT002
-    only_failed: Annotated[bool, Query(alias="onlyFailed", description="Restart only what has failed.")] = False,  # noqa: FBT002
+    include_tasks: Annotated[bool, Query(alias="includeTasks", description="Restart the tasks too.")] = False,  # noqa: FBT002 - a parameter of a query
+    only_failed: Annotated[bool, Query(alias="onlyFailed", description="Restart only what has failed.")] = False,  # noqa: FBT002 - a parameter of a query
 ) -> Response:
     """Restart the connector (KIP-745). The response is 204 without flags, and 202 with the status if a flag is set.
 
@@ -257,7 +257,7 @@ def restart_task(behind: Behind, name: Connector, task: _TaskNumber) -> None:
 def get_partitions(
     behind: Behind,
     _name: Connector,
-    unassigned: Annotated[  # noqa: FBT002
+    unassigned: Annotated[  # noqa: FBT002 - a parameter of a query
         bool, Query(description="Also list partitions that have a log and no task. This reads every manifest.")
     ] = False,
 ) -> shapes.Partitions:

@@ -50,7 +50,7 @@ def _is_named(name: str, known: str) -> bool:
 
 @router.get("", operation_id="listPlugins")
 def list_plugins(
-    connectors_only: Annotated[bool, Query(alias="connectorsOnly", description="false: list converters too.")] = True,  # noqa: FBT002
+    connectors_only: Annotated[bool, Query(alias="connectorsOnly", description="false: list converters too.")] = True,  # noqa: FBT002 - a parameter of a query
 ) -> list[shapes.Plugin]:
     """List the connector class of this worker and, on request, the converters."""
     found = [(CONNECTOR_CLASS, "sink")]

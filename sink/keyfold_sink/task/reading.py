@@ -102,7 +102,7 @@ class BatchReader:
         assert error is not None
         topic, partition, offset = message.topic(), message.partition(), message.offset()
         owner = self._group.running((topic, partition)) if topic is not None and partition is not None else None
-        is_fatal = error.fatal() or error.code() == KafkaError._FATAL  # noqa: SLF001 - in messages only the code shows it
+        is_fatal = error.fatal() or error.code() == KafkaError._FATAL  # in messages only the code shows it
         of_topic = error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED and not is_fatal
         if of_topic and (partition or 0) >= 0:
             if owner is not None:  # None: the partition is no longer read
@@ -111,14 +111,14 @@ class BatchReader:
             raise _forbidden(error)
         elif owner is None or owner.writer is None:
             self._about_the_client(topic, error)
-        elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+        elif error.code() == KafkaError._PARTITION_EOF:
             owner.eof_offset = offset or 0
             self._validation.read_to(owner, offset or 0)
         else:
             self._position_refused(owner, owner.writer, error)
 
     def _about_the_client(self, topic: str | None, error: KafkaError) -> None:
-        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+        if error.code() == KafkaError._PARTITION_EOF:
             return  # the partition is no longer read
         # The task waits for a topic that does not exist; the warning shows a misspelt name.
         say = self._events.warning if error.code() in GONE else self._events.info
@@ -159,6 +159,6 @@ def _truncated(owner: AssignedPartition, writer: PartitionWriter, error: KafkaEr
 
 def _is_truncation(error: KafkaError) -> bool:
     """Whether the error is a truncation, which the client reports as a refused position (seen with librdkafka 2.16)."""
-    return error.code() == KafkaError._LOG_TRUNCATION or (  # noqa: SLF001
-        error.code() == KafkaError._AUTO_OFFSET_RESET and "truncation" in error.str()  # noqa: SLF001
+    return error.code() == KafkaError._LOG_TRUNCATION or (
+        error.code() == KafkaError._AUTO_OFFSET_RESET and "truncation" in error.str()
     )

@@ -79,7 +79,7 @@ def _run(
     commands: TaskCommands,
     reporter: StatusReporter,
     catch_up_timeout_s: float | None,
-    proven: bool,  # noqa: FBT001
+    proven: bool,  # noqa: FBT001 - private
     clock: Clock,
     random: Random,
     on_committed: Callable[[Committed], None],

@@ -38,13 +38,13 @@ _AGAIN_S: Final = 1.0
 # The client's errors that may pass. They are rare with the settings of `keyfold_sink.validate.producer`.
 _NOT_NOW: Final = frozenset(
     {
-        KafkaError._MSG_TIMED_OUT,  # noqa: SLF001
-        KafkaError._TIMED_OUT,  # noqa: SLF001
-        KafkaError._TRANSPORT,  # noqa: SLF001
-        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
-        KafkaError._QUEUE_FULL,  # noqa: SLF001
-        KafkaError._PURGE_QUEUE,  # noqa: SLF001
-        KafkaError._PURGE_INFLIGHT,  # noqa: SLF001
+        KafkaError._MSG_TIMED_OUT,
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._QUEUE_FULL,
+        KafkaError._PURGE_QUEUE,
+        KafkaError._PURGE_INFLIGHT,
     }
 )
 _HINT: Final = "correct the cause of Kafka's error"
@@ -52,15 +52,15 @@ _HINTS: Final = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "give the sink's user the right to write to {topic}",
     KafkaError.MSG_SIZE_TOO_LARGE: "raise max.message.bytes of {topic}",
     KafkaError.UNKNOWN_TOPIC_OR_PART: "restart the sink to create {topic}, if it was deleted",
-    KafkaError._UNKNOWN_TOPIC: "restart the sink to create {topic}, if it was deleted",  # noqa: SLF001
+    KafkaError._UNKNOWN_TOPIC: "restart the sink to create {topic}, if it was deleted",
 }
 
 
 class Producer(Protocol):
     """The methods of `confluent_kafka.Producer` that the sink uses, as documented there."""
 
-    def produce(self, topic: str, **letter: object) -> None: ...  # noqa: D102
-    def poll(self, timeout: float) -> int: ...  # noqa: D102
+    def produce(self, topic: str, **letter: object) -> None: ...  # noqa: D102 - the class is documented as a whole
+    def poll(self, timeout: float) -> int: ...  # noqa: D102 - the class is documented as a whole
 
 
 OpenProducer = Callable[[Callable[[KafkaError], None]], Producer]
@@ -205,7 +205,7 @@ class DeadLetterTopic:
             self._end(posted)
 
     def _judge(self, posted: _Posted, error: KafkaError) -> None:
-        if error.fatal() or error.code() == KafkaError._FATAL:  # noqa: SLF001
+        if error.fatal() or error.code() == KafkaError._FATAL:
             self._is_broken = True
             self._later(posted)
         elif error.code() == KafkaError.INVALID_TIMESTAMP and posted.with_timestamp:

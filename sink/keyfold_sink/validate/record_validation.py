@@ -58,16 +58,16 @@ HEADERS_CAUSE: Final = "header name is not UTF-8"
 class PartitionPause(Protocol):
     """See `keyfold_sink.group.fetching.PartitionFetching`."""
 
-    def hold(self, owner: AssignedPartition, reason: PauseReason) -> None: ...  # noqa: D102
-    def release(self, owner: AssignedPartition, reason: PauseReason) -> None: ...  # noqa: D102
+    def hold(self, owner: AssignedPartition, reason: PauseReason) -> None: ...  # noqa: D102 - the class is documented as a whole
+    def release(self, owner: AssignedPartition, reason: PauseReason) -> None: ...  # noqa: D102 - the class is documented as a whole
 
 
 class DeadLetterSender(Protocol):
     """See `keyfold_sink.validate.dead_letter_topic.DeadLetterTopic`."""
 
-    def has_room(self, size_bytes: int) -> bool: ...  # noqa: D102
-    def send(self, key: TopicPartitionKey, dead_letters: Sequence[DeadLetter]) -> Delivery: ...  # noqa: D102
-    def serve(self) -> None: ...  # noqa: D102
+    def has_room(self, size_bytes: int) -> bool: ...  # noqa: D102 - the class is documented as a whole
+    def send(self, key: TopicPartitionKey, letters: Sequence[DeadLetter]) -> Delivery: ...  # noqa: D102 - the class is documented as a whole
+    def serve(self) -> None: ...  # noqa: D102 - the class is documented as a whole
 
 
 @dataclass(frozen=True, slots=True)

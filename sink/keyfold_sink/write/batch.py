@@ -104,7 +104,7 @@ def columns(records: Sequence[Message]) -> RecordColumns:
         keys=list(map(Message.key, records)),
         values=list(map(Message.value, records)),
         headers=headers,
-        leader_epochs=leader_epochs,  # type: ignore[arg-type]
+        leader_epochs=leader_epochs,  # type: ignore[arg-type]  # None has gone from them
     )
     if unreadable:
         raise UnreadableHeaders(records[0].topic() or "", records[0].partition() or 0, batch, unreadable)
@@ -121,7 +121,7 @@ def _headers(records: Sequence[Message]) -> tuple[list[list[Header] | None], lis
     unreadable: list[int] = []
     while len(found) < len(records):
         try:
-            found.extend(map(Message.headers, records[len(found) :] if found else records))  # type: ignore[arg-type]
+            found.extend(map(Message.headers, records[len(found) :] if found else records))  # type: ignore[arg-type]  # the client returns lists of pairs
         except _NOT_TEXT:
             unreadable.append(len(found))  # the headers before it were read
             found.append(None)

@@ -85,7 +85,7 @@ class IoPool(Executor):
             thread.join(max(0.0, deadline_s - monotonic_s()))
         return not any(thread.is_alive() for thread in self._threads)
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - the signature of `Executor`
         """See `Executor.shutdown`. Jobs that have not begun are always dropped."""
         self.end(threading.TIMEOUT_MAX if wait else 0.0, lambda: 0.0)
 

@@ -82,7 +82,7 @@ class PlainReader:
 
 
 def _records(data: bytes) -> list[dict[str, Any]]:
-    return list(fastavro.reader(io.BytesIO(data)))  # type: ignore[arg-type]
+    return list(fastavro.reader(io.BytesIO(data)))  # type: ignore[arg-type]  # the files are of records
 
 
 def _row(found: dict[str, Any]) -> Row:

@@ -128,6 +128,6 @@ class Truth(threading.Thread):
         kind, timestamp = message.timestamp()
         headers = tuple((header[0], header[1]) for header in message.headers() or ())
         key, value = message.key(), message.value()
-        history.rows.append(Row(offset, timestamp, _TIMESTAMP_TYPES[kind], key, value, headers))  # type: ignore[arg-type]
+        history.rows.append(Row(offset, timestamp, _TIMESTAMP_TYPES[kind], key, value, headers))  # type: ignore[arg-type]  # the client returns lists of pairs
         history.offsets.append(offset)
         history.known_to = max(history.known_to, offset + 1)

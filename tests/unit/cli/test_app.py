@@ -25,7 +25,7 @@ def test_every_exported_name_exists() -> None:
     assert sorted(keyfold.__all__) == keyfold.__all__
     assert set(keyfold.__all__) <= set(dir(keyfold))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        keyfold.nothing  # noqa: B018
+        keyfold.nothing  # noqa: B018 - the access is what is tested
 
 
 def test_importing_the_package_or_the_command_imports_nothing_heavy() -> None:
@@ -90,7 +90,7 @@ def test_a_failure_prints_one_line_and_a_hint(
         raise error
 
     monkeypatch.delenv("KEYFOLD_DEBUG", raising=False)
-    world = CliContext(refuse, SystemClock(), None)  # type: ignore[arg-type]
+    world = CliContext(refuse, SystemClock(), None)  # type: ignore[arg-type]  # no store is opened
     assert run(["log", "list", "s3://b/t"], world) == 1
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == line

@@ -212,6 +212,6 @@ def test_an_interrupted_verify_ends_immediately(made: MadeLog, keyfold: Keyfold)
             raise KeyboardInterrupt
         return get_range(key, start, length)
 
-    made.store.get_range = interrupted  # type: ignore[method-assign]
+    made.store.get_range = interrupted  # type: ignore[method-assign]  # replaced for this test
     keyfold("verify", URL, "users", "--parallel", "2", code=130)
     assert len(read) < 60

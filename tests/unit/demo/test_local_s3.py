@@ -185,4 +185,4 @@ def test_a_fault_plan_skips_strikes_and_runs_out() -> None:
 @pytest.mark.parametrize("bad", [{"status": 418}, {"applied": True, "late_ms": 5}])
 def test_an_invalid_fault_is_refused(bad: dict[str, int]) -> None:
     with pytest.raises(ValueError):
-        Fault("", **bad)  # type: ignore[arg-type]
+        Fault("", **bad)  # type: ignore[arg-type]  # fields by name, of any type

@@ -124,7 +124,7 @@ def keyfold(made: MadeLog, capfd: pytest.CaptureFixture[str]) -> Callable[..., t
     lake = MemoryStore("lake")
 
     def open_store(url: str) -> tuple[MemoryStore, str]:
-        return (lake, url.split("/", 3)[3]) if url.startswith("s3://lake") else (made.store, "topics")  # type: ignore[return-value]
+        return (lake, url.split("/", 3)[3]) if url.startswith("s3://lake") else (made.store, "topics")  # type: ignore[return-value]  # one of two kinds of stores
 
     def call(*args: str, code: int = 0) -> tuple[list[str], list[str]]:
         world = CliContext(open_store, made.clock, made.random)

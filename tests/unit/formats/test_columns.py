@@ -225,7 +225,7 @@ def test_arrays_in_several_blocks_are_decoded() -> None:
         (logical("long", "timestamp-millis"), 1, pa.timestamp("ms", "UTC"), datetime(1970, 1, 1, 0, 0, 0, 1000, UTC)),
         (logical("long", "timestamp-micros"), 1, pa.timestamp("us", "UTC"), datetime(1970, 1, 1, 0, 0, 0, 1, UTC)),
         (logical("long", "timestamp-nanos"), 1000, pa.timestamp("ns", "UTC"), None),
-        (logical("long", "local-timestamp-millis"), 0, pa.timestamp("ms"), datetime(1970, 1, 1)),  # noqa: DTZ001
+        (logical("long", "local-timestamp-millis"), 0, pa.timestamp("ms"), datetime(1970, 1, 1)),  # noqa: DTZ001 - a time without a zone is the case
         (logical("long", "timestamp-micros"), 2**63 - 1, pa.timestamp("us", "UTC"), None),
         (logical("string", "uuid"), str(UUID(int=5)), pa.string(), str(UUID(int=5))),
         (logical("string", "uuid"), str(UUID(int=0xAB)).upper(), pa.string(), str(UUID(int=0xAB))),

@@ -106,7 +106,7 @@ def slowly(block: RawBlock) -> tuple[list[Record], str]:
 
 
 def _ends(records: list[Record]) -> list[int]:
-    return make(records, codec="null", block_bytes=5 * 10**6).index.ints("length").tolist()  # type: ignore[no-any-return]
+    return make(records, codec="null", block_bytes=5 * 10**6).index.ints("length").tolist()  # type: ignore[no-any-return]  # numbers
 
 
 @given(record_lists(max_size=12), st.data())

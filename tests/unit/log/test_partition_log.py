@@ -46,14 +46,14 @@ def log(store: MemoryStore, clock: ManualClock) -> PartitionLog:
 
 def appended(session: SinkSession, count: int, **changes: object) -> SegmentEntry:
     base = session.manifest.next_offset
-    made = entry(session.new_name(base), base, base + count, **changes)  # type: ignore[arg-type]
+    made = entry(session.new_name(base), base, base + count, **changes)  # type: ignore[arg-type]  # fields by name, of any type
     session.append(made)
     return made
 
 
 def merged(session: CompactorSession, old: tuple[SegmentEntry, ...], **changes: object) -> SegmentEntry:
     base, end = old[0].base_offset, old[-1].next_offset
-    return entry(session.new_name(base), base, end, **changes)  # type: ignore[arg-type]
+    return entry(session.new_name(base), base, end, **changes)  # type: ignore[arg-type]  # fields by name, of any type
 
 
 def test_a_missing_log_is_not_a_lost_manifest(log: PartitionLog, store: MemoryStore) -> None:

@@ -105,7 +105,7 @@ def test_a_commit_right_after_a_poll_is_noticed_by_the_next_poll() -> None:
 def test_a_follower_starts_at_the_requested_position() -> None:
     made = MadeLog()
     made.append([record(o, f"k{o}", "v", timestamp=o * 10) for o in range(5)])
-    grow = lambda: made.append([record(5, "k5", "v", timestamp=50)])  # noqa: E731
+    grow = lambda: made.append([record(5, "k5", "v", timestamp=50)])  # noqa: E731 - short, and used twice
     log = log_of(made, script(grow))
     assert offsets_until_idle(log.follow(0, start="latest")) == [5]
     clock = script()
@@ -121,7 +121,7 @@ def test_a_follower_starts_at_the_requested_position() -> None:
     with pytest.raises(LogNotFound):
         log.follow(start={0: 1, 7: 1})
     with pytest.raises(ValueError, match="start is 'newest'"):
-        log.follow(start="newest")  # type: ignore[arg-type]
+        log.follow(start="newest")  # type: ignore[arg-type]  # what must be refused
     assert offsets_until_idle(log.follow(start={})) == [0, 1, 2, 3, 4, 5]
 
 

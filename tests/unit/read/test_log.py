@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from random import Random
 
 import pytest
@@ -16,8 +17,8 @@ from keyfold.store.wrappers.counting import CountedStore
 from tests.support.logs import MadeLog, latest_of, record, records
 
 
-def offsets(found: object) -> list[int]:
-    return [r.offset for r in found]  # type: ignore[attr-defined]
+def offsets(found: Iterable[Record]) -> list[int]:
+    return [r.offset for r in found]
 
 
 @pytest.fixture

@@ -273,7 +273,7 @@ def test_idle_connections_block_no_probe_and_hold_few_threads(liveness: Liveness
             # The server accepts each connection before the next one comes. Where its backlog is full, TCP waits for a
             # second before it tries again.
             if number < 64:
-                wait_for(lambda most=number: threads() > most, 60, "the connection is served", 0.001)  # type: ignore[misc]
+                wait_for(lambda most=number: threads() > most, 60, "the connection is served", 0.001)  # type: ignore[misc]  # mypy does not infer a lambda with a default
             else:
                 assert idle[number - 64].recv(1) == b"", "the oldest gives way"
         for _ in range(20):

@@ -52,7 +52,7 @@ def test_small_ranges_are_fetched_in_groups() -> None:
 
 def test_nothing_is_fetched_before_the_first_range_is_requested() -> None:
     asked: list[int] = []
-    with FetchAhead(lambda start, _: asked.append(start) or b"", [(0, 1)]):  # type: ignore[func-returns-value]
+    with FetchAhead(lambda start, _: asked.append(start) or b"", [(0, 1)]):  # type: ignore[func-returns-value]  # append returns None
         pass
     assert asked == []
 
@@ -106,7 +106,7 @@ def test_an_error_of_sending_is_raised_and_nothing_is_sent_after_it() -> None:
         sent.append(len(pieces))
         raise StoreUnavailable("key", "503")
 
-    with SendBehind(send) as sending:  # type: ignore[arg-type]
+    with SendBehind(send) as sending:  # type: ignore[arg-type]  # any sender
         sending.write([bytes(SEND_BYTES)])
         with pytest.raises(StoreUnavailable):
             sending.write([bytes(SEND_BYTES)])

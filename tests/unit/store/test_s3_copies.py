@@ -46,7 +46,7 @@ def opened(server: ScriptedServer, bucket: str, **options: str) -> S3Store:
         read_attempts=1,
         connect_timeout_s=1,
         read_timeout_s=60,
-        **options,  # type: ignore[arg-type]
+        **options,  # type: ignore[arg-type]  # fields by name, of any type
     )
 
 

@@ -63,7 +63,7 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile.readline()
         return b"".join(chunks)
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name in the base class
         pass
 
 

@@ -87,7 +87,7 @@ def test_equal_sides_have_no_findings() -> None:
 )  # fmt: skip
 def test_a_record_differing_in_one_field_is_found(change: dict[str, object]) -> None:
     made, topic = both("a=1 b=2 c=3")
-    topic.records[1] = replace(topic.records[1], **change)  # type: ignore[arg-type]
+    topic.records[1] = replace(topic.records[1], **change)  # type: ignore[arg-type]  # fields by name, of any type
     (finding,) = compare(made, topic).findings
     assert (finding.kind, finding.offset) == (FindingKind.RECORD_DIFFERS, 1)
     assert next(iter(change)) in finding.what

@@ -145,7 +145,7 @@ def test_appends_after_the_newest_readable_version_are_included(made: MadeLog) -
     made.append(records("e=1 f=1", 8))
     made.append(records("g=1", 10), next_offset=12)
     whole, before = read(made), made.manifest
-    versions = made.store._versions[made.place.manifest_key]  # type: ignore[attr-defined]
+    versions = made.store._versions[made.place.manifest_key]  # type: ignore[attr-defined]  # the store is in memory
     del versions[-2:]  # the versions of the two appends have expired, or could not be read
     lose(made)
     found = repair(made)
@@ -161,7 +161,7 @@ def test_a_pass_after_the_version_is_undone_while_its_sources_exist(made: MadeLo
     state = latest_of(read(made))
     made.append(records("a=5", 8))
     state = latest_of(read(made))
-    versions = made.store._versions[made.place.manifest_key]  # type: ignore[attr-defined]
+    versions = made.store._versions[made.place.manifest_key]  # type: ignore[attr-defined]  # the store is in memory
     count = len(versions)
     made.compact(purge=True)
     del versions[count:]
@@ -172,8 +172,8 @@ def test_a_pass_after_the_version_is_undone_while_its_sources_exist(made: MadeLo
     assert latest_of(read(made)) == state
 
 
-def test_a_version_with_deleted_objects_only_supplements_the_segments(made: MadeLog) -> None:
-    versions = made.store._versions[made.place.manifest_key]  # type: ignore[attr-defined]
+def test_a_version_whose_objects_are_gone_gives_only_what_the_segments_cannot_know(made: MadeLog) -> None:
+    versions = made.store._versions[made.place.manifest_key]  # type: ignore[attr-defined]  # the store is in memory
     count = len(versions)
     made.append(records("a=5", 8))
     made.compact(purge=True, merge=True)
@@ -204,7 +204,7 @@ def test_a_repair_can_use_only_a_version_or_only_the_segments(made: MadeLog) -> 
 
 def test_a_repair_works_without_permission_to_list_versions(made: MadeLog) -> None:
     class Denied(VersionedMemory):
-        def list_versions(self, key: str) -> list[ObjectVersion]:  # type: ignore[override]
+        def list_versions(self, key: str) -> list[ObjectVersion]:  # type: ignore[override]  # a listing that fails
             raise StoreError(key, "AccessDenied")
 
     store: ObjectStore = Denied()
@@ -240,7 +240,7 @@ def test_any_history_is_restored_from_any_of_its_last_versions(seed: int) -> Non
         else:
             made.delete_replaced(most=random.choice((None, 1, 3)))
     state, end = latest_of(read(made)), made.manifest.next_offset
-    versions = made.store._versions[made.place.manifest_key]  # type: ignore[attr-defined]
+    versions = made.store._versions[made.place.manifest_key]  # type: ignore[attr-defined]  # the store is in memory
     del versions[len(versions) - random.randrange(0, 4) :]
     lose(made)
     repair(made)

@@ -64,7 +64,7 @@ def staged(logs: list[MadeLog], groups: int) -> list[VerifyReport]:
 def test_the_spark_stages_report_what_one_process_reports(groups: int, damage: str) -> None:
     store = MemoryStore()
     logs = [made_log(store, Place("topics", "users", p), seed=p + 20) for p in range(2)]
-    world = World(logs[1], None)  # type: ignore[arg-type]
+    world = World(logs[1], None)  # type: ignore[arg-type]  # this world needs no broker
     if damage == "segment":
         world.flip(world.key(2), -30)
     elif damage == "index":

@@ -146,7 +146,7 @@ class AvroCheck:
             for index in indexes:
                 value = column[index]
                 assert value is not None
-                by_head.setdefault(head_of(value), []).append(index)  # type: ignore[attr-defined]
+                by_head.setdefault(head_of(value), []).append(index)  # type: ignore[attr-defined]  # these are lists; only a given sequence is none
         for head, of_head in by_head.items():
             try:
                 key, begin = read_head(head)

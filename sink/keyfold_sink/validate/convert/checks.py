@@ -89,23 +89,23 @@ class ConverterConfig(Protocol):
     """The options that are used here, see `keyfold_sink.config.option_groups.ConverterOptions`."""
 
     @property
-    def key_converter(self) -> str: ...  # noqa: D102
+    def key_converter(self) -> str: ...  # noqa: D102 - the class is documented as a whole
     @property
-    def key_converter_settings(self) -> Mapping[str, str]: ...  # noqa: D102
+    def key_converter_settings(self) -> Mapping[str, str]: ...  # noqa: D102 - the class is documented as a whole
     @property
-    def value_converter(self) -> str: ...  # noqa: D102
+    def value_converter(self) -> str: ...  # noqa: D102 - the class is documented as a whole
     @property
-    def value_converter_settings(self) -> Mapping[str, str]: ...  # noqa: D102
+    def value_converter_settings(self) -> Mapping[str, str]: ...  # noqa: D102 - the class is documented as a whole
     @property
-    def header_converter(self) -> str: ...  # noqa: D102
+    def header_converter(self) -> str: ...  # noqa: D102 - the class is documented as a whole
     @property
-    def header_converter_settings(self) -> Mapping[str, str]: ...  # noqa: D102
+    def header_converter_settings(self) -> Mapping[str, str]: ...  # noqa: D102 - the class is documented as a whole
     @property
-    def topics_dir(self) -> str: ...  # noqa: D102
+    def topics_dir(self) -> str: ...  # noqa: D102 - the class is documented as a whole
     @property
-    def errors_retry_timeout_ms(self) -> int: ...  # noqa: D102
+    def errors_retry_timeout_ms(self) -> int: ...  # noqa: D102 - the class is documented as a whole
     @property
-    def errors_retry_delay_max_ms(self) -> int: ...  # noqa: D102
+    def errors_retry_delay_max_ms(self) -> int: ...  # noqa: D102 - the class is documented as a whole
 
 
 def checks_of(

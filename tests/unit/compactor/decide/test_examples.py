@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from keyfold.store.memory import MemoryStore
 from tests.support.cleaning import clean, load, memory_log, object_names, read_all, record
 
 
-def kept(store: object) -> list[tuple[int, bytes | None, bytes | None]]:
-    return [(r.offset, r.key, r.value) for r in read_all(store)]  # type: ignore[arg-type]
+def kept(store: MemoryStore) -> list[tuple[int, bytes | None, bytes | None]]:
+    return [(r.offset, r.key, r.value) for r in read_all(store)]
 
 
 def test_the_last_profile_of_each_user_stays_in_offset_order() -> None:

@@ -163,8 +163,8 @@ def test_the_loop_survives_an_unavailable_store_and_ends_at_an_unretriable_error
             raise failures.pop()
         return places()
 
-    runs.places = flaky  # type: ignore[method-assign]
-    runs._delays = lambda: iter([0.0] * 9)  # type: ignore[method-assign]
+    runs.places = flaky  # type: ignore[method-assign]  # replaced for this test
+    runs._delays = lambda: iter([0.0] * 9)  # type: ignore[method-assign]  # replaced for this test
     with pytest.raises(BucketMissing):
         runs.loop(stop, reports.append)
     assert len(reports) == 1

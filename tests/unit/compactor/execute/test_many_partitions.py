@@ -74,7 +74,7 @@ def new_run(store: MemoryStore | CountedStore, executor: LocalExecutor, seed: in
         holder=f"run-{seed}",
         patience_s=5.0,
         threads=4,
-        **changes,  # type: ignore[arg-type]
+        **changes,  # type: ignore[arg-type]  # fields by name, of any type
     )
     return Run(store, settings, lambda: executor, clock=SystemClock(), random=Random(seed))
 
@@ -184,7 +184,7 @@ def test_an_ended_task_starts_no_further_item() -> None:
     assert len(begun) < 100
     results = some_in_parallel(work, range(10, 1_000), lambda _: True, 2)
     assert next(results) == 10
-    results.close()  # type: ignore[attr-defined]
+    results.close()  # type: ignore[attr-defined]  # the store is in S3
     assert len(begun) < 200
     assert not any(t.name.startswith("keyfold-task") for t in set(threading.enumerate()) - before)
 

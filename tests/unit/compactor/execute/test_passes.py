@@ -347,7 +347,7 @@ def test_maintenance_of_a_log_with_contradictory_settings_fails_alone() -> None:
         return UNMERGED
 
     settings = RunSettings(settings_of=settings_of, threads=1)
-    report = Run(store, settings, LocalExecutor, clock=clock, random=Random(1)).clean([PLACE])  # type: ignore[arg-type]
+    report = Run(store, settings, LocalExecutor, clock=clock, random=Random(1)).clean([PLACE])  # type: ignore[arg-type]  # an executor of this test
     (part,) = report.partitions
     assert "must not exceed" in part.gc_error
 
@@ -365,7 +365,7 @@ def test_a_hanging_renewal_lets_no_other_lease_expire() -> None:
                 goes_on.wait(60)
             renewed.append(self.name)
 
-    keeper = LeaseKeeper([PartitionClaim(Session(n), None, None, None) for n in ("slow", "fine")], 60_000)  # type: ignore[arg-type]
+    keeper = LeaseKeeper([PartitionClaim(Session(n), None, None, None) for n in ("slow", "fine")], 60_000)  # type: ignore[arg-type]  # only the session is used
     try:
         for turn in (1, 2, 3):
             slow, fine = keeper.start_renewals()
@@ -395,7 +395,7 @@ def test_an_unexpected_renewal_error_stops_no_other_renewal(
 
     lost = Fenced("users", 0, "another compactor")
     errors = {"odd": RuntimeError("who knows"), "away": StoreUnavailable("k", "503"), "lost": lost, "fine": None}
-    claims = [PartitionClaim(Session(n, e), None, None, None) for n, e in errors.items()]  # type: ignore[arg-type]
+    claims = [PartitionClaim(Session(n, e), None, None, None) for n, e in errors.items()]  # type: ignore[arg-type]  # only the session is used
     keeper = LeaseKeeper(claims, 60_000)
     keeper.renew()
     assert sorted(renewed) == ["away 60000", "fine 60000", "lost 60000", "odd 60000"]

@@ -58,7 +58,7 @@ def run(
         settings_of=lambda _topic, _manifest: replace(EAGER, encoding=SMALL, segment_bytes=segment_bytes),
         threads=1,
         patience_s=2.0,
-        **changes,  # type: ignore[arg-type]
+        **changes,  # type: ignore[arg-type]  # fields by name, of any type
     )
     return Run(store, settings, lambda: executor, clock=ManualClock(), random=Random(1)).clean(PLACES)
 

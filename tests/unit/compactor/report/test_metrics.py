@@ -49,11 +49,11 @@ def passed(partition: int, **changes: object) -> PartitionReport:
         "traffic": Traffic(1_100, 400, 0.5),
         **changes,
     }
-    return PartitionReport(place(partition), PartitionOutcome.CLEANED, **values)  # type: ignore[arg-type]
+    return PartitionReport(place(partition), PartitionOutcome.CLEANED, **values)  # type: ignore[arg-type]  # fields by name, of any type
 
 
 def reported(*partitions: PartitionReport, **changes: object) -> RunReport:
-    report = RunReport(**changes)  # type: ignore[arg-type]
+    report = RunReport(**changes)  # type: ignore[arg-type]  # fields by name, of any type
     for partition in partitions:
         report.add(partition)
     return report
@@ -123,7 +123,7 @@ def test_without_garbage_moved_bytes_per_freed_byte_are_zero() -> None:
 
 
 def stands(partition: int, clean_bytes: int, cleanable_bytes: int, **changes: object) -> LogState:
-    return LogState(place(partition), clean_bytes=clean_bytes, cleanable_bytes=cleanable_bytes, **changes)  # type: ignore[arg-type]
+    return LogState(place(partition), clean_bytes=clean_bytes, cleanable_bytes=cleanable_bytes, **changes)  # type: ignore[arg-type]  # fields by name, of any type
 
 
 def test_the_dirtiest_log_is_neither_failing_nor_in_progress_nor_empty() -> None:
@@ -179,7 +179,7 @@ def stood(first_dirty: int, appended: tuple[int, ...], settings: TopicSettings =
     segments = tuple(entry(sink_name(10 * i), 10 * i, 10 * i + 10, appended_at_ms=at) for i, at in enumerate(appended))
     manifest = empty_manifest(segments=segments, next_offset=10 * len(appended), first_dirty_offset=first_dirty)
     values: dict[str, object] = {"modified_ms": NOW_MS - 7_000, **pinned}
-    seen = Pinned(manifest, "etag", NOW_MS, **values)  # type: ignore[arg-type]
+    seen = Pinned(manifest, "etag", NOW_MS, **values)  # type: ignore[arg-type]  # fields by name, of any type
     return log_state(PLACE, seen, decide_cleaning(manifest, settings, NOW_MS), settings)
 
 

@@ -111,9 +111,9 @@ def test_any_topic_name_is_a_valid_label(clock: ManualClock) -> None:
     store, _ = memory_log([record(0, "a", "1")], clock=clock)
     run = job(store, clock, meter)
     odd = Place("topics", 'a"b\\c\nd', 7)
-    run._backoff._delays[odd] = iter([1.0])
-    run._backoff._until_s[odd] = clock.monotonic_s() + 60
-    run.places = lambda: [PLACE, odd]  # type: ignore[method-assign]
+    run._penalties._delays[odd] = iter([1.0])
+    run._penalties._until_s[odd] = clock.monotonic_s() + 60
+    run.places = lambda: [PLACE, odd]  # type: ignore[method-assign]  # replaced for this test
     run.once()
     with serving(meter.registry, "127.0.0.1", 0) as port:
         found = scraped(port)
@@ -161,7 +161,7 @@ def test_a_partition_in_backoff_is_not_read_and_keeps_its_values(clock: ManualCl
     report = runs.once()
     assert counted.calls["get"] == before
     assert report.log_states[PLACE].cleanable_bytes == manifest.size_bytes
-    runs.places = list  # type: ignore[method-assign]
+    runs.places = list  # type: ignore[method-assign]  # replaced for this test
     report = runs.once()
     assert (report.log_states, report.uncleanable) == ({}, frozenset()), "who is gone fails no more"
 
@@ -188,8 +188,8 @@ def test_metrics_survive_a_run_that_fails_as_a_whole_and_the_loop_goes_on(clock:
             raise errors.pop()
         return places()
 
-    runs.places = away  # type: ignore[method-assign]
-    runs._delays = lambda: iter([0.0] * 9)  # type: ignore[method-assign]
+    runs.places = away  # type: ignore[method-assign]  # replaced for this test
+    runs._delays = lambda: iter([0.0] * 9)  # type: ignore[method-assign]  # replaced for this test
     with serving(meter.registry, "127.0.0.1", 0) as port:
         with pytest.raises(AccessDenied):
             runs.loop(threading.Event(), lambda _report: None)
@@ -342,7 +342,7 @@ def test_a_failed_run_is_pushed_too(clock: ManualClock, gateway: Gateway) -> Non
         with measuring(options, clock, is_once=True) as meter:
             assert isinstance(meter, RunMeter)
             run = job(store, clock, meter)
-            run.places = lambda: (_ for _ in ()).throw(StoreUnavailable("b", "503"))  # type: ignore[method-assign]
+            run.places = lambda: (_ for _ in ()).throw(StoreUnavailable("b", "503"))  # type: ignore[method-assign]  # replaced for this test
             run.once()
 
     with pytest.raises(StoreUnavailable):

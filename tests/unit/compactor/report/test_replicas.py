@@ -52,7 +52,7 @@ def job(store: ObjectStore, clock: ManualClock, selection: RunSelection | None =
         lambda: LocalExecutor(store, retry_policy(clock, Random(1))),
         clock=clock,
         random=Random(2),
-        **others,  # type: ignore[arg-type]
+        **others,  # type: ignore[arg-type]  # fields by name, of any type
     )
 
 
@@ -398,4 +398,4 @@ def test_a_run_that_cannot_list_replicas_has_failed() -> None:
     meter = RunMeter(clock)
     with pytest.raises(StoreUnavailable):
         job(away, clock, observer=meter).once()
-    assert meter.values()[names.FAILED]["run",] == 1  # type: ignore[index]
+    assert meter.values()[names.FAILED]["run",] == 1  # type: ignore[index]  # it is there, or the test fails

@@ -479,5 +479,5 @@ def test_an_unreadable_registration_fails_the_run() -> None:
         raise StoreUnavailable("k", "time-out")
 
     with worlds.running() as running:
-        worlds.documents.load_desired = away  # type: ignore[method-assign]
+        worlds.documents.load_desired = away  # type: ignore[method-assign]  # replaced for this test
         assert "time-out" in running.runner.once().error

@@ -119,7 +119,7 @@ def test_an_unreadable_registration_keeps_the_last_known_one(worlds: Worlds) -> 
         def away() -> DesiredReplication:
             raise StoreUnavailable("k", "time-out")
 
-        worlds.documents.load_desired = away  # type: ignore[method-assign]
+        worlds.documents.load_desired = away  # type: ignore[method-assign]  # replaced for this test
         worlds.log().append(records("b=1", 1))
         until(lambda: [s.replica_next_offset for s in running.runner.states()] == [2])
 

@@ -16,12 +16,12 @@ NOW_MS = 1_700_000_000_000
 def appended(base: int, end: int, ago_s: int, **changes: object) -> SegmentEntry:
     """100 bytes and an index of 50, a record at each offset, whose timestamps are their offsets."""
     values = {"appended_at_ms": NOW_MS - 1000 * ago_s, "min_timestamp": base, "max_timestamp": end - 1, **changes}
-    return entry(sink_name(base), base, end, **values)  # type: ignore[arg-type]
+    return entry(sink_name(base), base, end, **values)  # type: ignore[arg-type]  # fields by name, of any type
 
 
 def rewritten(base: int, end: int, ago_s: int, attempt: int = 0, **changes: object) -> SegmentEntry:
     values = {"appended_at_ms": NOW_MS - 1000 * ago_s, "min_timestamp": base, "max_timestamp": end - 1, **changes}
-    return entry(compactor_name(base, 2, attempt), base, end, **values)  # type: ignore[arg-type]
+    return entry(compactor_name(base, 2, attempt), base, end, **values)  # type: ignore[arg-type]  # fields by name, of any type
 
 
 def log(*segments: SegmentEntry, **changes: Any) -> Manifest:

@@ -155,7 +155,7 @@ def test_repeated_fencing_is_reported_as_two_sinks_of_one_log(make: MakeRig, mon
         if owner is not None and owner.stage is PartitionStage.RUNNING:
             rig.log().claim_sink()
             rig.until(
-                lambda owner=owner: (  # type: ignore[misc]
+                lambda owner=owner: (  # type: ignore[misc]  # mypy does not infer a lambda with a default
                     owner.failure is not None or rig.task._group.assigned.get(T0) is not owner
                 )
             )

@@ -90,7 +90,7 @@ def test_bytes_in_flight_are_summed() -> None:
 
 def manifest(**changes: object) -> Manifest:
     base = Manifest("t", 3, "log", bytes(16), topic_id="T", cluster_id="C", next_offset=100)
-    return replace(base, **changes)  # type: ignore[arg-type]
+    return replace(base, **changes)  # type: ignore[arg-type]  # fields by name, of any type
 
 
 def facts(earliest: int = 0, end: int = 200) -> SourceFacts:

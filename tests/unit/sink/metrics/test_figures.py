@@ -34,7 +34,7 @@ def ledger(clock: ManualClock) -> Ledger:
 
 def view(clock: ManualClock, **changes: object) -> View:
     known = View("users", "io.Sink", "1.2", RunState.RUNNING, 0, 7, clock.now_ms())
-    return replace(known, **changes)  # type: ignore[arg-type]
+    return replace(known, **changes)  # type: ignore[arg-type]  # fields by name, of any type
 
 
 def flat(samples: Samples) -> Found:
@@ -53,7 +53,7 @@ def seen(ledger: Ledger, clock: ManualClock, **changes: object) -> Found:
 
 
 def task(number: int = 0, state: RunState = RunState.RUNNING, **changes: object) -> TaskStatus:
-    return TaskStatus(number, state, **{"pid": 100, "started_ms": 1, **changes})  # type: ignore[arg-type]
+    return TaskStatus(number, state, **{"pid": 100, "started_ms": 1, **changes})  # type: ignore[arg-type]  # fields by name, of any type
 
 
 def of_task(found: Found, metric: Metric, *own: str, id_: str = "0") -> float | None:
@@ -295,7 +295,7 @@ def test_a_workers_rebalances_are_the_sum_over_its_tasks(ledger: Ledger, clock: 
 
 def at(partition: int, next_offset: int, end_offset: int, **changes: object) -> PartitionStatus:
     values = {"state": RunState.RUNNING, "position": next_offset, **changes}
-    return PartitionStatus("t", partition, next_offset=next_offset, end_offset=end_offset, **values)  # type: ignore[arg-type]
+    return PartitionStatus("t", partition, next_offset=next_offset, end_offset=end_offset, **values)  # type: ignore[arg-type]  # fields by name, of any type
 
 
 def partitions_of(found: Found, metric: Metric) -> dict[int, float]:

@@ -112,7 +112,7 @@ def families(metrics: SinkMetrics) -> dict[str, Family]:
 
 
 def read_open(text: bytes) -> list[Family]:
-    return list(parse_open(text.decode()))  # type: ignore[no-untyped-call]
+    return list(parse_open(text.decode()))  # type: ignore[no-untyped-call]  # the library does not annotate it
 
 
 def sample_names(found: Iterable[Family]) -> set[str]:

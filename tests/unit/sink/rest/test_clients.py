@@ -69,7 +69,7 @@ def test_kafka_connect_py_may_put_only_the_running_configuration(url: str) -> No
         lambda: client.create_connector({"name": "others", "config": {}}),
     ):
         with pytest.raises(requests.HTTPError, match="405"):
-            attempt()  # type: ignore[no-untyped-call]
+            attempt()  # type: ignore[no-untyped-call]  # the library does not annotate it
 
 
 def test_kafka_connect_py_lists_plugins_and_validates(url: str) -> None:

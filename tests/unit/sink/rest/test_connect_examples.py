@@ -104,7 +104,7 @@ def test_the_configuration_of_tasks_is_keyed_by_connector_and_task(client: TestC
 
 
 def test_the_status_of_a_task(client: TestClient) -> None:
-    assert get(client, f"/connectors/{NAME}/tasks/1/status") == STATUS["tasks"][1]  # type: ignore[index]
+    assert get(client, f"/connectors/{NAME}/tasks/1/status") == STATUS["tasks"][1]  # type: ignore[index]  # it is there, or the test fails
 
 
 def test_active_topics_are_keyed_by_the_connectors_name(client: TestClient) -> None:

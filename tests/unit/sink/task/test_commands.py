@@ -110,7 +110,7 @@ def test_a_partition_reset_while_paused_stays_unread(make: MakeRig) -> None:
     rig.until(lambda: rig.says(RunState.PAUSED))
     before = rig.task._group.assigned[T0]
     rig.kafka.produce(T0, range(5, 9))
-    before.writer.read_to(9)  # type: ignore[union-attr]
+    before.writer.read_to(9)  # type: ignore[union-attr]  # it is there, or the test fails
     rig.commands.add(TaskCommand.FLUSH)
     rig.until(lambda: rig.task._group.assigned[T0] is not before and rig.runs())
     settle(rig)
@@ -150,7 +150,7 @@ def paused_over(make: MakeRig, *, pause_ms: int, retention_ms: int, policy: str,
     """Return a task with a compacted topic that was read to 5, paused, and lost 5 to 8; `tail` records follow."""
     rig = make(source__gap__policy=policy)
     settings = {"cleanup.policy": "compact", "delete.retention.ms": str(retention_ms)}
-    rig.task._resources.source.settings = lambda _topic: settings  # type: ignore[method-assign,assignment]
+    rig.task._tools.source.settings = lambda _topic: settings  # type: ignore[method-assign, assignment]  # replaced for this test
     rig.kafka.produce(T0, range(5))
     rig.kafka.tell("on_assign", T0)
     rig.until(lambda: rig.kafka.handed_over[T0] == 5)

@@ -178,7 +178,7 @@ def test_an_error_of_the_whole_task_ends_it(make: MakeRig, error: KeyfoldError) 
     def refuse(*_arguments: Any) -> Any:
         raise error
 
-    rig.task._resources.source.facts = refuse  # type: ignore[method-assign,assignment]
+    rig.task._tools.source.facts = refuse  # type: ignore[method-assign, assignment]  # replaced for this test
     rig.kafka.tell("on_assign", T0)
     deadline_s = time.monotonic() + 60
     while rig.error is None and time.monotonic() < deadline_s:
@@ -198,7 +198,7 @@ def test_a_deleted_topic_fails_only_its_partitions(make: MakeRig) -> None:
             raise TopicGone("the topic is gone")
         return facts(topic, partition)
 
-    source.facts = gone  # type: ignore[method-assign]
+    source.facts = gone  # type: ignore[method-assign]  # replaced for this test
     rig.kafka.tell("on_assign", T0, T1)
     rig.until(lambda: rig.says(RunState.FAILED) and rig.next_offset(T1) == 3)
     failed = rig.status(T0)
@@ -232,7 +232,7 @@ def test_a_deleted_topic_leaves_no_uncommitted_segment(make: MakeRig) -> None:
     def gone(topic: str) -> str:
         raise TopicGone(f"{topic}: the topic is gone")
 
-    rig.task._resources.source.topic_id = gone  # type: ignore[method-assign]
+    rig.task._tools.source.topic_id = gone  # type: ignore[method-assign]  # replaced for this test
     rig.kafka.produce(T0, range(12))
     rig.kafka.tell("on_assign", T0)
     rig.until(lambda: rig.says(RunState.FAILED))
@@ -263,7 +263,7 @@ def test_a_topic_deleted_while_idle_fails_its_partitions(make: MakeRig) -> None:
     def gone(topic: str) -> str:
         raise TopicGone(f"{topic}: the topic is gone")
 
-    reports_gone(rig).topic_id = gone  # type: ignore[method-assign]
+    reports_gone(rig).topic_id = gone  # type: ignore[method-assign]  # replaced for this test
     rig.until(lambda: rig.says(RunState.FAILED), 60)
     status = rig.status()
     assert status is not None
@@ -281,7 +281,7 @@ def test_a_topic_unknown_to_a_broker_for_a_moment_is_still_read(make: MakeRig) -
             raise TopicGone(f"{topic}: the topic is gone")
         return "T"
 
-    reports_gone(rig).topic_id = unknown_at_first  # type: ignore[method-assign]
+    reports_gone(rig).topic_id = unknown_at_first  # type: ignore[method-assign]  # replaced for this test
     rig.until(lambda: len(asked) >= 5, 60)
     rig.kafka.produce(T0, range(5, 8))
     rig.until(lambda: rig.next_offset() == 8)
@@ -297,7 +297,7 @@ def test_a_right_revoked_while_idle_fails_nothing(make: MakeRig) -> None:
         raise TopicForbidden(f"{topic}: no right")
 
     source = reports_gone(rig)
-    source.topic_id = refuse  # type: ignore[method-assign]
+    source.topic_id = refuse  # type: ignore[method-assign]  # replaced for this test
     rig.until(lambda: bool(asked))
     rig.wait_for_report()
     del source.topic_id
@@ -351,7 +351,7 @@ def test_a_client_that_refuses_a_call_ends_the_task_for_good_only_when_it_says_s
     def refuse(_partitions: list[TopicPartition]) -> None:
         raise KafkaException(KafkaError(KafkaError._STATE, "no", fatal))
 
-    rig.kafka.pause = refuse  # type: ignore[method-assign,assignment]
+    rig.kafka.pause = refuse  # type: ignore[method-assign, assignment]  # replaced for this test
     rig.kafka.tell("on_assign", T0)
     rig.until(rig.runs)
     rig.commands.add(TaskCommand.PAUSE)
@@ -383,7 +383,7 @@ def test_the_tasks_error_is_kept_if_closing_the_client_fails(make: MakeRig) -> N
     def refuse(_partitions: list[TopicPartition]) -> None:
         raise KafkaException(KafkaError(KafkaError._FATAL, "ended", True))
 
-    rig.kafka.incremental_unassign = refuse  # type: ignore[method-assign,assignment]
+    rig.kafka.incremental_unassign = refuse  # type: ignore[method-assign, assignment]  # replaced for this test
     rig.kafka.inject(("", 0), KafkaError.GROUP_AUTHORIZATION_FAILED)
     deadline_s = time.monotonic() + 60
     while rig.error is None and time.monotonic() < deadline_s:

@@ -36,7 +36,7 @@ def refuse_commits(rig: Rig, error: Exception, partition: int = 0) -> None:
 
     writer = rig.task._group.assigned["t", partition].writer
     assert writer is not None
-    writer._session.append = refuse  # type: ignore[method-assign,assignment]
+    writer._session.append = refuse  # type: ignore[method-assign, assignment]  # replaced for this test
 
 
 def test_a_failed_task_names_its_error_before_uncommitted_records(make: MakeRig) -> None:

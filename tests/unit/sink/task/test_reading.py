@@ -19,7 +19,7 @@ SMALL, LARGE = b"x" * 100, b"x" * (20 * MIB)
 class Nobody:
     """A group that no longer has any of the partitions."""
 
-    class client_errors:  # noqa: N801
+    class client_errors:  # noqa: N801 - the name of a module
         @staticmethod
         def moves() -> None: ...
 

@@ -297,7 +297,7 @@ def test_an_abandoned_transaction_is_named_as_what_blocks_a_partition(make: Make
     rig.kafka.produce(T0, range(5))
     rig.kafka.tell("on_assign", T0)
     rig.until(lambda: (status := rig.status()) is not None and status.next_offset == 5)
-    assert rig.status().blocked_ms == UNKNOWN  # type: ignore[union-attr]
+    assert rig.status().blocked_ms == UNKNOWN  # type: ignore[union-attr]  # it is there, or the test fails
     rig.kafka.open_transaction(T0, 3)
     rig.until(lambda: (status := rig.status()) is not None and status.blocked_ms > 0)
     status = rig.status()

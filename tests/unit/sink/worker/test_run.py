@@ -49,7 +49,7 @@ class Obedient(FakeTasks):
             else:
                 process.report(RunState.PAUSED if process.commands[-1] is TaskCommand.PAUSE else RunState.RUNNING)
 
-        process.send = obey  # type: ignore[method-assign]
+        process.send = obey  # type: ignore[method-assign]  # replaced for this test
         return process
 
 

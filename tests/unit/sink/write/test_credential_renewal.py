@@ -133,7 +133,7 @@ def test_other_errors_pass_unchanged() -> None:
 
 def test_a_refused_listing_is_a_refusal() -> None:
     class Closed(Locked):
-        def list(self, prefix: str, *, start_after: str = "") -> Iterator[object]:  # type: ignore[override]
+        def list(self, prefix: str, *, start_after: str = "") -> Iterator[object]:  # type: ignore[override]  # fails before the first row
             raise AccessDenied(prefix, "s3:ListBucket on bucket b answered 403")
 
     store = Closed()

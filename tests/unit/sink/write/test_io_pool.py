@@ -52,7 +52,7 @@ def test_queues_that_wait_for_a_retry_block_no_others() -> None:
         raise StoreUnavailable("a", "is away")
 
     for queue in stuck:
-        queue.submit(lambda queue=queue: queue.retry(away, slow, Random(0)))  # type: ignore[misc]
+        queue.submit(lambda queue=queue: queue.retry(away, slow, Random(0)))  # type: ignore[misc]  # mypy does not infer a lambda with a default
     done = threading.Event()
     SerialQueue(concurrent_calls, lambda _: None).submit(done.set)
     assert done.wait(60)

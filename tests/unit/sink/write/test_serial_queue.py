@@ -40,7 +40,7 @@ def test_jobs_of_a_queue_run_in_order_and_never_concurrently(pool: ThreadPoolExe
 
     for number in range(50):
         for at, queue in enumerate(queues):
-            queue.submit(lambda at=at, number=number: job(at, number))  # type: ignore[misc]
+            queue.submit(lambda at=at, number=number: job(at, number))  # type: ignore[misc]  # mypy does not infer a lambda with a default
     assert all(queue.wait_idle(60) for queue in queues)
     assert seen == [list(range(50))] * len(queues)
 

@@ -121,7 +121,7 @@ def test_a_datetime_counts_in_whole_milliseconds_of_its_zone() -> None:
     assert Times.of(datetime(1970, 1, 1, 2, 0, 0, 999_999, tzinfo=east), None) == Times(999, None)
     assert Times.of(datetime(2040, 2, 3, 4, 5, 6, 789_000, tzinfo=UTC), 7) == Times(2_211_854_706_789, 7)
     with pytest.raises(ConfigError, match="time zone"):
-        Times.of(None, datetime(2024, 1, 1))  # noqa: DTZ001
+        Times.of(None, datetime(2024, 1, 1))  # noqa: DTZ001 - a time without a zone is the case
 
 
 def test_head_and_tail_meet_at_the_first_dirty_offset(store: MemoryStore, log: Log) -> None:

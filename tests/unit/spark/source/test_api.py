@@ -22,7 +22,7 @@ pytestmark = pytest.mark.any_spark
 
 def has_sources() -> bool:
     try:
-        import pyspark.sql.datasource  # noqa: F401
+        import pyspark.sql.datasource  # noqa: F401 - importing it is the test
     except ImportError:
         return False
     return True

@@ -182,7 +182,7 @@ def test_a_snapshot_that_lost_a_record_to_a_later_one_fails() -> None:
         assert load(store).first_dirty_offset > 3
 
     with pytest.raises(SnapshotLost, match="compacted beyond offset 3, where this read ends"):
-        read(Scene(store, 1, move_on), tasks)  # type: ignore[arg-type]
+        read(Scene(store, 1, move_on), tasks)  # type: ignore[arg-type]  # has what is called of a store
 
 
 def test_a_stream_continues_where_a_snapshot_fails() -> None:
@@ -194,7 +194,7 @@ def test_a_stream_continues_where_a_snapshot_fails() -> None:
         sink.append([record(4, "d", "2")])
         clean(store, clock=ManualClock(1_800_000_000_000))
 
-    found = read(Scene(store, 1, move_on), tasks)  # type: ignore[arg-type]
+    found = read(Scene(store, 1, move_on), tasks)  # type: ignore[arg-type]  # has what is called of a store
     assert [one.offset for _, one in found] == [1, 2]  # a@0 has given way to a@3, which a later batch brings
 
 
@@ -210,11 +210,11 @@ def test_a_task_whose_tombstone_was_purged_fails_unless_configured_to_continue()
         assert load(store).purged_to == 1
 
     with pytest.raises(OffsetOutOfRange, match=r"tombstones up to offset 1.*failOnDataLoss"):
-        read(Scene(store, 3, purge), tasks)  # type: ignore[arg-type]
+        read(Scene(store, 3, purge), tasks)  # type: ignore[arg-type]  # has what is called of a store
     store, sink = memory_log([record(0, "a", "1")], [record(1, "a", None), record(2, "b", "1")])
     tasks = stream_tasks(load(store), 3)
     careless = ReadSettings("topics", "users", ARROW, Selection(), fail_on_data_loss=False)
-    found = read(Scene(store, 3, purge), tasks, careless)  # type: ignore[arg-type]
+    found = read(Scene(store, 3, purge), tasks, careless)  # type: ignore[arg-type]  # has what is called of a store
     assert [one.offset for _, one in found] == [0, 2]
 
 
@@ -275,4 +275,4 @@ def test_a_snapshot_that_lost_a_record_below_a_parts_first_dirty_offset_fails(
             store.delete(PLACE.key(one.name))
 
     with pytest.raises(SnapshotLost, match="compacted beyond offset 6, where this read ends"):
-        read(Scene(store, 1, move_on), tasks)  # type: ignore[arg-type]
+        read(Scene(store, 1, move_on), tasks)  # type: ignore[arg-type]  # has what is called of a store
