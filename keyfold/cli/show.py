@@ -10,11 +10,10 @@ from typing import Any, Final
 from keyfold.log.gaps import records_in, totals
 from keyfold.log.manifest import NO_VERSION, WHOLE_RANGE, Ancestor, Gap, Hold, Manifest, ReplicaState, SegmentEntry
 from keyfold.log.record import Record
+from keyfold.runtime.json_types import JsonObject
 from keyfold.runtime.text import size_text, time_text
 from keyfold.verify.findings import VerifyReport
 from keyfold.verify.repair import RepairPlan
-
-Json = dict[str, Any]
 
 _GAPS_SHOWN: Final = 10
 
@@ -34,7 +33,7 @@ def json_bytes(data: bytes | None) -> str | dict[str, str] | None:
         return {"base64": base64.b64encode(data).decode()}
 
 
-def record_json(topic: str, partition: int, record: Record) -> Json:
+def record_json(topic: str, partition: int, record: Record) -> JsonObject:
     """Return a record as `keyfold log cat --json` prints it."""
     return {
         "topic": topic,
@@ -79,7 +78,7 @@ def dirty_segments(manifest: Manifest) -> tuple[SegmentEntry, ...]:
     return tuple(s for s in manifest.segments if s.last_offset >= manifest.first_dirty_offset)
 
 
-def manifest_json(manifest: Manifest) -> Json:
+def manifest_json(manifest: Manifest) -> JsonObject:
     """Return the output of `keyfold log describe --json` about one partition."""
     segments = manifest.segments
     times = [t for s in segments for t in (s.min_timestamp, s.max_timestamp) if t >= 0]
@@ -126,7 +125,7 @@ def manifest_json(manifest: Manifest) -> Json:
     }
 
 
-def _following_json(state: ReplicaState) -> Json:
+def _following_json(state: ReplicaState) -> JsonObject:
     return {
         "source": state.source,
         "name": state.name,
@@ -137,11 +136,11 @@ def _following_json(state: ReplicaState) -> Json:
     }
 
 
-def _ancestor_json(ancestor: Ancestor) -> Json:
+def _ancestor_json(ancestor: Ancestor) -> JsonObject:
     return {"log_id": ancestor.log_id, "version": ancestor.version, "next_offset": ancestor.next_offset}
 
 
-def _hold_json(hold: Hold) -> Json:
+def _hold_json(hold: Hold) -> JsonObject:
     return {
         "replica": hold.replica,
         "version": hold.version,
@@ -151,7 +150,7 @@ def _hold_json(hold: Hold) -> Json:
     }
 
 
-def _gap_json(gap: Gap) -> Json:
+def _gap_json(gap: Gap) -> JsonObject:
     return {
         "from_offset": gap.from_offset,
         "to_offset": gap.to_offset,
@@ -179,7 +178,7 @@ def manifest_lines(manifest: Manifest) -> Iterable[str]:
 
 
 def _content_rows(manifest: Manifest) -> Iterable[tuple[str, str]]:
-    data = manifest_json(manifest)
+    data: dict[str, Any] = manifest_json(manifest)
     start, dirty, end = manifest.log_start_offset, manifest.first_dirty_offset, manifest.next_offset
     yield "offsets", f"start {start}, dirty from {dirty}, next {end}"
     tombstones = f"{data['tombstones']:,} tombstones ({data['unmarked_tombstones']:,} unmarked)"
@@ -230,7 +229,7 @@ def manifest_summary(manifest: Manifest) -> str:
     return f"{manifest.topic}-{manifest.partition}\t{offsets}\t{counts}\t{size_text(manifest.size_bytes)}{following}"
 
 
-def report_json(report: VerifyReport) -> Json:
+def report_json(report: VerifyReport) -> JsonObject:
     """Return the output of `keyfold log verify --json` about one partition."""
     return {
         "topic": report.place.topic,
@@ -275,7 +274,7 @@ def _not_sound(report: VerifyReport) -> str:
     return "not complete" if report.is_first_copy else "not verified"
 
 
-def repair_json(plan: RepairPlan, *, dry_run: bool) -> Json:
+def repair_json(plan: RepairPlan, *, dry_run: bool) -> JsonObject:
     """Return the output of `keyfold log repair --json`."""
     manifest = plan.manifest
     return {

@@ -66,7 +66,7 @@ class Printer:
                 found[part.value] = (value if isinstance(value, str) else show.dumps(value)).encode()
         return show.record_line(self._topic, partition, replace(record, **found))
 
-    def _plain(self, partition: int, record: Record, part: RecordPart) -> object:
+    def _plain(self, partition: int, record: Record, part: RecordPart) -> Any:
         from keyfold.formats.format_mismatch import FormatMismatch, mismatch_at
 
         try:

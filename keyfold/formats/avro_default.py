@@ -6,12 +6,12 @@ A union's default may be of any of its branches, as Avro 1.12 has it; the first 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from keyfold.formats.avro_schema import (
     Array,
     Enumeration,
     Fixed,
-    Json,
     Map,
     NotAvro,
     Primitive,
@@ -24,7 +24,7 @@ from keyfold.formats.avro_schema import (
 from keyfold.formats.logical_types import conversion
 
 
-def default_value(schema: Type, default: Json, *, raw: bool) -> object:
+def default_value(schema: Type, default: Any, *, raw: bool) -> object:
     """The value that a field's default stands for. Raises `NotAvro` where the default is not of the type."""
     match schema:
         case Union(branches):
@@ -49,7 +49,7 @@ def default_value(schema: Type, default: Json, *, raw: bool) -> object:
     raise NotAvro(f"the default {default!r} does not fit {describe(schema)}")
 
 
-def _default_record(schema: RecordType, default: Mapping[str, Json], *, raw: bool) -> object:
+def _default_record(schema: RecordType, default: Mapping[str, object], *, raw: bool) -> object:
     pairs = []
     for each in schema.fields:
         if each.name not in default and not each.has_default:
@@ -58,7 +58,7 @@ def _default_record(schema: RecordType, default: Mapping[str, Json], *, raw: boo
     return tuple(value for _, value in pairs) if raw else dict(pairs)
 
 
-def _bare_default(schema: Primitive | Fixed, default: Json) -> object:
+def _bare_default(schema: Primitive | Fixed, default: Any) -> object:
     kind = "fixed" if isinstance(schema, Fixed) else schema.kind
     fits = {
         "null": default is None,

@@ -16,8 +16,6 @@ from fastavro.schema import SchemaParseException, UnknownType
 
 from keyfold.formats.schema_bounds import SchemaTooLarge, require_bounded, require_bounded_text
 
-Json = Any
-
 # What each logical type is written on.
 _BASES: Final[Mapping[str, frozenset[str]]] = {
     "date": frozenset({"int"}),
@@ -110,7 +108,7 @@ class RecordField:
     name: str
     type: Type
     has_default: bool = False
-    default: Json = None
+    default: object = None
     aliases: frozenset[str] = frozenset()
 
 
@@ -141,7 +139,7 @@ def parse_avro(text: str | bytes) -> Type:
     return avro_type(schema)
 
 
-def avro_type(schema: Json, *, defaults: bool = True) -> Type:
+def avro_type(schema: object, *, defaults: bool = True) -> Type:
     """Read a schema's JSON. A writer's needs no `defaults`, and may have wrong ones. Raises `NotAvro`."""
     if not isinstance(schema, str | list | dict):
         raise NotAvro(f"{schema!r} is not a schema")
@@ -156,7 +154,7 @@ def avro_type(schema: Json, *, defaults: bool = True) -> Type:
         raise NotAvro(str(error) or type(error).__name__) from error
 
 
-def _flat(schema: Json, *, defaults: bool) -> Json:
+def _flat(schema: object, *, defaults: bool) -> Any:
     """A copy in which no type is written as the `type` of another without need; fastavro takes no such thing."""
     if isinstance(schema, list):
         return [_flat(branch, defaults=defaults) for branch in schema]
@@ -184,7 +182,7 @@ class _Parser:
     def __init__(self) -> None:
         self._named: dict[str, Named] = {}
 
-    def type(self, schema: Json) -> Type:  # noqa: PLR0911 - one for each kind of type
+    def type(self, schema: Any) -> Type:  # noqa: PLR0911 - one for each kind of type
         if isinstance(schema, str):
             return self._named[schema] if schema in self._named else Primitive(schema)
         if isinstance(schema, list):
@@ -203,7 +201,7 @@ class _Parser:
         return self._named[kind] if kind in self._named else Primitive(kind, _logical(schema))
 
     @staticmethod
-    def _simple(schema: Json, kind: str) -> Fixed | Enumeration:
+    def _simple(schema: Mapping[str, Any], kind: str) -> Fixed | Enumeration:
         name, aliases = schema["name"], _aliases(schema)
         if kind == "fixed":
             size = schema["size"]
@@ -212,7 +210,7 @@ class _Parser:
             return Fixed(name, size, _logical(schema), aliases)
         return Enumeration(name, tuple(map(_text, schema["symbols"])), schema.get("default"), aliases)
 
-    def _record(self, schema: Json) -> RecordType:
+    def _record(self, schema: Mapping[str, Any]) -> RecordType:
         record = self._named[schema["name"]] = RecordType(schema["name"], _aliases(schema))
         record.fields = tuple(
             RecordField(
@@ -235,11 +233,11 @@ def _text(value: object) -> str:
     return value
 
 
-def _aliases(schema: Mapping[str, Json]) -> frozenset[str]:
+def _aliases(schema: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(map(_text, schema.get("aliases", ())))
 
 
-def _logical(schema: Mapping[str, Json]) -> Logical | None:
+def _logical(schema: Mapping[str, Any]) -> Logical | None:
     name, kind = schema.get("logicalType"), schema["type"]
     if not isinstance(name, str) or kind not in _BASES.get(name, ()):
         return None

@@ -10,9 +10,7 @@ The bounds are far above schemas that people write: the largest public ones (FHI
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
-
-Json = Any
+from typing import Final
 
 SCHEMA_BYTES_MAX: Final = 4 * 1024 * 1024
 SCHEMA_TYPES_MAX: Final = 50_000
@@ -31,7 +29,7 @@ def require_bounded_text(size_bytes: int) -> None:
         raise SchemaTooLarge(f"it has {size_bytes} bytes; the limit is {SCHEMA_BYTES_MAX}")
 
 
-def require_bounded(schema: Json) -> None:
+def require_bounded(schema: object) -> None:
     """Raise `SchemaTooLarge` for a schema, given as JSON, that is nested too deeply or stands for too many types.
 
     A type inside itself counts as one, and so does a name that is not defined: that is for the parser to refuse.
@@ -45,7 +43,7 @@ class _Measure:
     def __init__(self) -> None:
         self._named: dict[str, tuple[int, int]] = {}
 
-    def size(self, schema: Json, namespace: str, level: int) -> tuple[int, int]:
+    def size(self, schema: object, namespace: str, level: int) -> tuple[int, int]:
         if level > SCHEMA_DEPTH_MAX:
             raise SchemaTooLarge(f"it has more than {SCHEMA_DEPTH_MAX} nested levels")
         if isinstance(schema, str):
@@ -63,7 +61,7 @@ class _Measure:
         inner = {"array": "items", "map": "values"}.get(kind) if isinstance(kind, str) else "type"
         return self._together([kind if inner is None else schema.get(inner)], namespace, level)
 
-    def _together(self, schemas: list[Json], namespace: str, level: int) -> tuple[int, int]:
+    def _together(self, schemas: list[object], namespace: str, level: int) -> tuple[int, int]:
         types, depth = 1, 1
         for each in schemas:
             more, below = self.size(each, namespace, level + 1)
@@ -72,7 +70,7 @@ class _Measure:
                 raise SchemaTooLarge(f"it expands to more than {SCHEMA_TYPES_MAX} types")
         return types, depth
 
-    def _defined(self, schema: Mapping[str, Json], namespace: str, level: int) -> tuple[int, int]:
+    def _defined(self, schema: Mapping[str, object], namespace: str, level: int) -> tuple[int, int]:
         name, own = str(schema.get("name", "")), schema.get("namespace", namespace)
         full = name if "." in name or not own else f"{own}.{name}"
         self._named[full] = 1, 1

@@ -21,6 +21,7 @@ from keyfold.config.config_file import placeholders, resolve
 from keyfold.config.topic_pattern import topic_pattern
 from keyfold.errors import ConfigError
 from keyfold.replicas.options import CREDENTIAL_KEYS, PLACE_KEYS, PROFILE_KEY, ReplicaOptions
+from keyfold.runtime.json_types import JsonObject, JsonValue
 from keyfold.runtime.retry import Backoff
 from keyfold.store.api import StoreLocation
 from keyfold.store.documents import DocumentUnreadable
@@ -32,8 +33,6 @@ ENABLEMENT_NAME: Final = "_replica.json"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _PLACEHOLDERS_ONLY: Final = re.compile(r"\$\{(env|file):[^}]+\}")
 _USER_IN_URL: Final = re.compile(r"://[^/?#\s]*@")
-
-Json = Mapping[str, Any]
 
 
 # Keys
@@ -77,7 +76,7 @@ class Registration:
     added_at_ms: int = 0
     changed_at_ms: int = 0
     version: int = 0
-    unknown: Json = field(default_factory=dict, compare=False)
+    unknown: Mapping[str, JsonValue] = field(default_factory=dict, compare=False)
 
     @property
     def hold_name(self) -> str:
@@ -190,7 +189,7 @@ def _parsed(config: tuple[tuple[str, str], ...]) -> ReplicaOptions:
     return ReplicaOptions.parse(dict(config))
 
 
-def registration_document(registration: Registration) -> dict[str, Any]:
+def registration_document(registration: Registration) -> JsonObject:
     """Return the document as it is stored."""
     return {
         **registration.unknown,
@@ -203,7 +202,7 @@ def registration_document(registration: Registration) -> dict[str, Any]:
     }
 
 
-def registration_of(document: Json, key: str, version: int = 0) -> Registration:
+def registration_of(document: Mapping[str, Any], key: str, version: int = 0) -> Registration:
     """Read a registration. Raise `DocumentUnreadable`."""
     found = dict(document)
     try:
@@ -245,7 +244,7 @@ class Enablement:
 
     compaction: Mapping[str, CompactionEntry] = field(default_factory=dict)
     version: int = 0
-    unknown: Json = field(default_factory=dict, compare=False)
+    unknown: Mapping[str, JsonValue] = field(default_factory=dict, compare=False)
 
     def entry(self, topic: str) -> CompactionEntry | None:
         """Return the entry that applies to a topic: its own, else the one for all topics, else None."""
@@ -263,7 +262,7 @@ class Enablement:
         )
 
 
-def enablement_document(enablement: Enablement) -> dict[str, Any]:
+def enablement_document(enablement: Enablement) -> JsonObject:
     """Return the document as it is stored."""
     entries = {
         topic: {"enabled": entry.enabled, "format": entry.format, "changed_at_ms": entry.changed_at_ms}
@@ -272,7 +271,7 @@ def enablement_document(enablement: Enablement) -> dict[str, Any]:
     return {**enablement.unknown, "compaction": entries}
 
 
-def enablement_of(document: Json, key: str, version: int = 0) -> Enablement:
+def enablement_of(document: Mapping[str, Any], key: str, version: int = 0) -> Enablement:
     """Read the permissions. Raise `DocumentUnreadable`."""
     found = dict(document)
     try:

@@ -13,6 +13,7 @@ from keyfold.log.gaps import MAX_GAPS, MAX_REASONS, NEWEST_GAPS, OTHER_REASONS, 
 from keyfold.log.manifest import WHOLE_RANGE, Gap
 from keyfold.log.manifest_codec import encode_manifest
 from tests.support.manifests import empty_manifest
+from tests.support.untyped import untyped
 
 
 def skip(offset: int, reason: str = "a", length: int = 1) -> Gap:
@@ -102,8 +103,8 @@ def test_few_gaps_are_shown_singly_and_many_start_with_their_sums() -> None:
         "[1, 5) lost",
         "[7, 90) 12 of them: skipped: x",
     ]
-    assert manifest_json(few)["gap_records"] == {"lost": 4, "skipped: x": 12}
-    assert manifest_json(few)["gaps"][1] == {
+    assert untyped(manifest_json(few))["gap_records"] == {"lost": 4, "skipped: x": 12}
+    assert untyped(manifest_json(few))["gaps"][1] == {
         "from_offset": 7, "to_offset": 90, "reason": "skipped: x", "records": 12, "whole_range": False,
     }  # fmt: skip
     many = empty_manifest(gaps=with_gaps((), [skip(2 * n) for n in range(300)]), next_offset=600)

@@ -19,6 +19,7 @@ from keyfold.verify.findings import FindingKind
 from keyfold.verify.partition import verify_partition
 from keyfold.verify.repair import REPLICA_DOCUMENT, apply_repair, plan_repair
 from tests.support.logs import MadeLog, records
+from tests.support.untyped import untyped
 from tests.support.versioned import VersionedMemory
 
 
@@ -85,10 +86,10 @@ def test_describe_shows_source_and_replica(followed: Followed) -> None:
     lines = "\n".join(manifest_lines(replica))
     assert "replica  `dr` of s3://log/topics, has source version 4; only the replicator writes to it" in lines
     assert manifest_summary(replica).endswith("\treplica of s3://log/topics")
-    assert manifest_json(replica)["replica_of"]["version"] == 4
+    assert untyped(manifest_json(replica))["replica_of"]["version"] == 4
     source = followed.made.log.load().manifest
     assert "held for replica `dr`, which has offsets below 5" in "\n".join(manifest_lines(source))
-    hold = manifest_json(source)["holds"][0]
+    hold = untyped(manifest_json(source))["holds"][0]
     assert (hold["replica"], hold["version"], hold["until_ms"], hold["received_to"]) == ("dr", -1, 0, 5)
     pinned = followed.made.log.hold("dr", source.version, 60_000).manifest
     assert "; holds version 5 until " in "\n".join(manifest_lines(pinned))

@@ -11,8 +11,6 @@ from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-Json = Any
-
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 
@@ -21,7 +19,7 @@ class AvroSchemaInvalid(Exception):
     """The schema is not a valid Avro schema, or names an undefined type."""
 
 
-def full_name(definition: Mapping[str, Json], namespace: str) -> str:
+def full_name(definition: Mapping[str, Any], namespace: str) -> str:
     """Return the full name of a record, enum or fixed inside `namespace`."""
     name = definition.get("name")
     if not isinstance(name, str) or not name:
@@ -46,15 +44,15 @@ def namespace_of(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def stand_alone(schema: Json, referenced: Sequence[Json]) -> Json:
+def stand_alone(schema: object, referenced: Sequence[object]) -> object:
     """Return the schema with all types of `referenced` that it needs written into it. Raise `AvroSchemaInvalid`."""
-    known: dict[str, tuple[Mapping[str, Json], str]] = {}
+    known: dict[str, tuple[Mapping[str, Any], str]] = {}
     for other in referenced:
         _collect(other, "", known)
     return _Writer(known).write(schema, "")
 
 
-def _collect(schema: Json, namespace: str, known: dict[str, tuple[Mapping[str, Json], str]]) -> None:
+def _collect(schema: object, namespace: str, known: dict[str, tuple[Mapping[str, Any], str]]) -> None:
     """Collect every named type that `schema` defines, with its enclosing namespace."""
     if isinstance(schema, list):
         for branch in schema:
@@ -74,7 +72,7 @@ def _collect(schema: Json, namespace: str, known: dict[str, tuple[Mapping[str, J
             _collect(kind, namespace, known)
 
 
-def _fields(schema: Mapping[str, Json]) -> Sequence[Mapping[str, Json]]:
+def _fields(schema: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     fields = schema.get("fields", ())
     if not all(isinstance(field, dict) and "type" in field for field in fields):
         raise AvroSchemaInvalid(f"a field of {schema.get('name')!r} has no type")
@@ -82,12 +80,12 @@ def _fields(schema: Mapping[str, Json]) -> Sequence[Mapping[str, Json]]:
 
 
 class _Writer:
-    def __init__(self, known: Mapping[str, tuple[Mapping[str, Json], str]]) -> None:
+    def __init__(self, known: Mapping[str, tuple[Mapping[str, Any], str]]) -> None:
         self._known = known
         self._written: dict[str, None] = {}
         self._all = ChainMap[str, object](self._written, self._known)  # type: ignore[arg-type]  # read-only
 
-    def write(self, schema: Json, namespace: str) -> Json:
+    def write(self, schema: object, namespace: str) -> object:
         if isinstance(schema, str):
             return schema if schema in PRIMITIVES else self._named(schema, namespace)
         if isinstance(schema, list):
@@ -104,11 +102,11 @@ class _Writer:
                 return {**schema, "values": self.write(schema.get("values"), namespace)}
         return {**schema, "type": self.write(kind, namespace)}
 
-    def _named(self, name: str, namespace: str) -> Json:
+    def _named(self, name: str, namespace: str) -> object:
         full = resolve(name, namespace, self._all)
         return self._defined(*self._known[full]) if full in self._known else full
 
-    def _defined(self, schema: Mapping[str, Json], namespace: str) -> Json:
+    def _defined(self, schema: Mapping[str, Any], namespace: str) -> object:
         full = full_name(schema, namespace)
         if full in self._written:
             return full

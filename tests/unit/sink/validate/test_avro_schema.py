@@ -13,6 +13,7 @@ from keyfold_sink.validate.convert.avro_layout import compile_check
 from keyfold_sink.validate.convert.avro_schema import AvroSchemaInvalid, stand_alone
 from keyfold_sink.validate.convert.registry_api import RegisteredSchema
 from keyfold_sink.validate.convert.schemas import read_schema
+from tests.support.untyped import untyped
 
 ADDRESS = {
     "type": "record",
@@ -89,7 +90,7 @@ def test_types_without_a_namespace_stay_without() -> None:
         top = {"type": "record", "name": "Top", "namespace": namespace, "fields": [{"name": "id", "type": "Id"}]}
         whole = stand_alone(top, [plain])
         assert compile_check(whole)(b"ab", 0) == 2
-        assert whole["fields"][0]["type"]["namespace"] == ""
+        assert untyped(whole)["fields"][0]["type"]["namespace"] == ""
 
 
 def test_docs_defaults_and_logical_types_are_preserved() -> None:
