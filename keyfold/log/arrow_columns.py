@@ -1,10 +1,10 @@
 """Arrow's columns as mypy sees them, and the calls between Arrow and numpy that the stubs of pyarrow do not know.
 
-ArrowArray, ArrowChunks, ...           arrays and fields whose type is known when they are read
-arrow_schema                             a schema of fields of different types
-buffer_of, numbers_in                    memory of numpy for Arrow, and of Arrow for numpy
-column_of, lists_of, nulls                         columns of numbers, of lists and of nulls
-values_of                                a column as a list of Python values
+ArrowArray, ArrowChunks, ...     arrays and fields whose type is known when they are read
+arrow_schema                     a schema of fields of different types
+buffer_of, numbers_in            memory of numpy for Arrow, and of Arrow for numpy
+column_of, lists_of, nulls       columns of numbers, of lists and of nulls
+values_of                        a column as a list of Python values
 """
 
 from __future__ import annotations

@@ -124,5 +124,5 @@ class RowBits:
     def flags(self, start: int, count: int) -> Flags:
         """The bits of `count` rows from `start`, as flags."""
         first = start >> 3
-        bits: npt.NDArray[np.generic] = np.unpackbits(self._bits[first : -(-(start + count) // 8)], bitorder="little")
+        bits: npt.NDArray[np.uint8] = np.unpackbits(self._bits[first : -(-(start + count) // 8)], bitorder="little")
         return bits[start & 7 : (start & 7) + count].astype(np.bool_)
