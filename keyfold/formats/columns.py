@@ -44,7 +44,7 @@ class Column(Protocol):
         """The type of all arrays."""
 
     def decode(self, data: ArrowArray, headers: ArrowArray | None) -> Decoded:
-        """Turn binary `data`, and the headers of the same records where there are any, into typed values.
+        """Decode binary `data`, with the headers of the same records if there are any, into values.
 
         Raises `TooWide` where that many rows would take too much memory (see `keyfold.formats.column_width.in_parts`).
         """

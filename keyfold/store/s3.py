@@ -329,13 +329,13 @@ class S3Store:
 
     def request(self, operation: str, action: str, key: str, **arguments: object) -> S3Answer:
         """Send a request about `key` that may be retried (for `keyfold.store.s3_uploads` and `s3_reads`)."""
-        return self._ask(getattr(self._patient, operation), action, key, None, Key=key, **arguments)
+        return self._ask(getattr(self._retrying, operation), action, key, None, Key=key, **arguments)
 
     def write_part(self, key: str, upload_id: str, number: int, part: Bytes) -> UploadedPart:
         """Send one part of an upload (for `S3Upload.write`); return its description for `complete_upload`."""
         body = bytes(part) if isinstance(part, memoryview) else part
         answer = self._ask(
-            self._patient.upload_part, "s3:PutObject", key, Key=key, UploadId=upload_id, PartNumber=number, Body=body
+            self._retrying.upload_part, "s3:PutObject", key, Key=key, UploadId=upload_id, PartNumber=number, Body=body
         )
         return uploaded_part(number, etag_of(answer, key), answer.get("ChecksumCRC32") if self._sums_parts else None)
 
@@ -433,7 +433,7 @@ class S3Store:
             raise
 
     def _pages(self, operation: str, action: str, prefix: str, **arguments: object) -> Iterator[S3Answer]:
-        paginator = self._patient.get_paginator(operation)
+        paginator = self._retrying.get_paginator(operation)
         try:
             yield from paginator.paginate(Bucket=self.bucket, Prefix=prefix, **arguments)
         except FAILURES as error:

@@ -80,8 +80,8 @@ def prove(rig: Rig, topic: str, letters: str = "") -> list[Gap]:
         assert [finding for finding in report.findings if finding.kind.is_damage] == []
     finally:
         store.close()  # type: ignore[attr-defined]  # the store is in S3
-    assert kept == [record for record in produced if not is_poison(record)]
-    poison = [record.offset for record in produced if is_poison(record)]
+    assert kept == [record for record in produced if not is_rejected(record)]
+    rejected = [record.offset for record in produced if is_rejected(record)]
     manifest = rig.manifest(topic)
     assert manifest.next_offset == produced[-1].offset + 1
     assert sum(map(records_in, manifest.gaps)) == len(rejected)

@@ -161,9 +161,9 @@ class Storm:
             "freeze broker": lambda _slot: os.kill(rig.broker.pid, signal.SIGSTOP),
             "wake broker": lambda _slot: os.kill(rig.broker.pid, signal.SIGCONT),
             **{what: lambda _slot, what=what: self._change_weather(what) for what in WEATHER},  # type: ignore[misc]  # mypy does not infer a lambda with a default
-            **{what: lambda _slot, what=what: self._order(what) for what in ("pause", "resume", "stop")},  # type: ignore[misc]  # mypy does not infer a lambda with a default
-            "flush": lambda _slot: self._order("flush", "POST"),
-            "restart": lambda _slot: self._order("restart?includeTasks=true", "POST"),
+            **{what: lambda _slot, what=what: self._request(what) for what in ("pause", "resume", "stop")},  # type: ignore[misc]  # mypy does not infer a lambda with a default
+            "flush": lambda _slot: self._request("flush", "POST"),
+            "restart": lambda _slot: self._request("restart?includeTasks=true", "POST"),
         }
 
     def run(self) -> str:

@@ -41,7 +41,7 @@ def made(store: ObjectStore, word: str, size_bytes: int, *, place: Place = PLACE
 
 
 def transfer(source: ObjectStore, target: ObjectStore, *, threads: int = 1, **options: object) -> Transfer:
-    return Transfer(source, target, topics_dir="copy/of", patience=patience(), threads=threads, **options)  # type: ignore[arg-type]  # fields by name, of any type
+    return Transfer(source, target, topics_dir="copy/of", retry=retry_policy(), threads=threads, **options)  # type: ignore[arg-type]  # fields by name, of any type
 
 
 def copy(source: ObjectStore, target: ObjectStore, *jobs: CopyJob, threads: int = 1) -> list[CopyResult]:

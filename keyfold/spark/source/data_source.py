@@ -1,9 +1,5 @@
 """The Spark data source `keyfold`, batch and stream.
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
-
     from keyfold.spark import register
     register(spark)
     spark.read.format("keyfold").option("url", "s3://bucket/topics").option("topic", "users").load()
@@ -213,7 +209,7 @@ class PlainStreamReader(_StreamReader):
     """A stream of Spark 4.0 and 4.1."""
 
     def latestOffset(self) -> JsonObject:  # type: ignore[override]  # noqa: N802 - this Spark's
-        """The end of the next batch, from where the last one ended as far as that is known."""
+        """Return the end of the next batch. Spark does not say where the last batch ended, so the reader keeps it."""
         stream = self.stream
         self._last = stream.newest() if self._last is None else stream.latest(self._last, stream.limit)
         return self._last.document()

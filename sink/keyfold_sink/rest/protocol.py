@@ -81,7 +81,7 @@ class DeadlineProtocol(H11Protocol):
         self.peer = self.client[0] if self.client else ""
         self.waiting_since_s = self.loop.time()
         self._within(self._limits.request_s)
-        held = [one for one in self.connections if isinstance(one, PatientProtocol) and not one._is_lost]  # noqa: SLF001 - of the same class
+        held = [one for one in self.connections if isinstance(one, DeadlineProtocol) and not one._is_lost]  # noqa: SLF001 - of the same class
         too_many = gives_way(held, self, self._limits.connections_max, self._limits.peer_connections_max)
         if too_many is not None:
             too_many._give_up()  # noqa: SLF001 - its own class

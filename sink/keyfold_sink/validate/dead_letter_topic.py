@@ -59,7 +59,7 @@ _HINTS: Final = {
 class Producer(Protocol):
     """The methods of `confluent_kafka.Producer` that the sink uses, as documented there."""
 
-    def produce(self, topic: str, **letter: object) -> None: ...  # noqa: D102 - the class is documented as a whole
+    def produce(self, topic: str, **dead_letter: object) -> None: ...  # noqa: D102 - the class is documented as a whole
     def poll(self, timeout: float) -> int: ...  # noqa: D102 - the class is documented as a whole
 
 

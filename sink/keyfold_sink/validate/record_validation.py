@@ -66,7 +66,7 @@ class DeadLetterSender(Protocol):
     """See `keyfold_sink.validate.dead_letter_topic.DeadLetterTopic`."""
 
     def has_room(self, size_bytes: int) -> bool: ...  # noqa: D102 - the class is documented as a whole
-    def send(self, key: TopicPartitionKey, letters: Sequence[DeadLetter]) -> Delivery: ...  # noqa: D102 - the class is documented as a whole
+    def send(self, key: TopicPartitionKey, dead_letters: Sequence[DeadLetter]) -> Delivery: ...  # noqa: D102 - the class is documented as a whole
     def serve(self) -> None: ...  # noqa: D102 - the class is documented as a whole
 
 

@@ -279,7 +279,7 @@ def test_batches_are_a_state_that_existed_whatever_happens_between_store_calls(s
 
     def meddle() -> None:
         compact = lambda: made.compact(purge=random.random() < 0.5, merge=random.random() < 0.5)  # noqa: E731 - short, and used twice
-        random.choices((append, compact, made.collect, lambda: None), (15, 15, 20, 50))[0]()
+        random.choices((append, compact, made.delete_replaced, lambda: None), (15, 15, 20, 50))[0]()
 
     for _ in range(4):
         append()

@@ -94,7 +94,7 @@ def test_the_judge_accepts_valid_logs() -> None:
         (ALL, {"end": 6}, "is not what Kafka has"),
     ],
 )
-def test_a_judge_finds_each_flaw(rows: list[Row], changes: dict[str, object], words: str) -> None:
+def test_the_judge_finds_each_flaw(rows: list[Row], changes: dict[str, object], words: str) -> None:
     found = flaws(*rows, **changes)  # type: ignore[arg-type]  # fields by name, of any type
     assert any(words in flaw for flaw in found), found
 
@@ -123,7 +123,7 @@ def test_a_state_is_that_of_one_exact_prefix() -> None:
         ({"log_id": "new", "ancestors": {"log": 8}, "end": 7}, "goes on with that log from 8"),
     ],
 )
-def test_a_reader_that_goes_backwards_is_seen(changes: dict[str, object], words: str) -> None:
+def test_a_reader_that_goes_backwards_is_found(changes: dict[str, object], words: str) -> None:
     assert words in backwards(CLEAN, replace(CLEAN, **changes))  # type: ignore[arg-type]  # fields by name, of any type
 
 

@@ -172,7 +172,7 @@ def test_a_pass_after_the_version_is_undone_while_its_sources_exist(made: MadeLo
     assert latest_of(read(made)) == state
 
 
-def test_a_version_whose_objects_are_gone_gives_only_what_the_segments_cannot_know(made: MadeLog) -> None:
+def test_a_version_with_deleted_objects_only_supplements_the_segments(made: MadeLog) -> None:
     versions = made.store._versions[made.place.manifest_key]  # type: ignore[attr-defined]  # the store is in memory
     count = len(versions)
     made.append(records("a=5", 8))

@@ -111,8 +111,8 @@ def test_any_topic_name_is_a_valid_label(clock: ManualClock) -> None:
     store, _ = memory_log([record(0, "a", "1")], clock=clock)
     run = job(store, clock, meter)
     odd = Place("topics", 'a"b\\c\nd', 7)
-    run._penalties._delays[odd] = iter([1.0])
-    run._penalties._until_s[odd] = clock.monotonic_s() + 60
+    run._backoff._delays[odd] = iter([1.0])
+    run._backoff._until_s[odd] = clock.monotonic_s() + 60
     run.places = lambda: [PLACE, odd]  # type: ignore[method-assign]  # replaced for this test
     run.once()
     with serving(meter.registry, "127.0.0.1", 0) as port:

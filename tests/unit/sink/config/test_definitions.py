@@ -27,7 +27,7 @@ def by_name(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {config["value"]["name"]: config for config in answer["configs"]}
 
 
-def test_every_key_is_defined_once_as_connect_defines_keys() -> None:
+def test_every_key_has_one_definition_in_connects_form() -> None:
     found = untyped(definitions())
     names = [key["name"] for key in found]
     assert sorted(names) == sorted(entry.key for entry in entries(SinkOptions) if not entry.is_prefix)

@@ -150,7 +150,7 @@ def paused_over(make: MakeRig, *, pause_ms: int, retention_ms: int, policy: str,
     """Return a task with a compacted topic that was read to 5, paused, and lost 5 to 8; `tail` records follow."""
     rig = make(source__gap__policy=policy)
     settings = {"cleanup.policy": "compact", "delete.retention.ms": str(retention_ms)}
-    rig.task._tools.source.settings = lambda _topic: settings  # type: ignore[method-assign, assignment]  # replaced for this test
+    rig.task._resources.source.settings = lambda _topic: settings  # type: ignore[method-assign, assignment]  # replaced for this test
     rig.kafka.produce(T0, range(5))
     rig.kafka.tell("on_assign", T0)
     rig.until(lambda: rig.kafka.handed_over[T0] == 5)

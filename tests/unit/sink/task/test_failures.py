@@ -178,7 +178,7 @@ def test_an_error_of_the_whole_task_ends_it(make: MakeRig, error: KeyfoldError) 
     def refuse(*_arguments: Any) -> Any:
         raise error
 
-    rig.task._tools.source.facts = refuse  # type: ignore[method-assign, assignment]  # replaced for this test
+    rig.task._resources.source.facts = refuse  # type: ignore[method-assign, assignment]  # replaced for this test
     rig.kafka.tell("on_assign", T0)
     deadline_s = time.monotonic() + 60
     while rig.error is None and time.monotonic() < deadline_s:
@@ -232,7 +232,7 @@ def test_a_deleted_topic_leaves_no_uncommitted_segment(make: MakeRig) -> None:
     def gone(topic: str) -> str:
         raise TopicGone(f"{topic}: the topic is gone")
 
-    rig.task._tools.source.topic_id = gone  # type: ignore[method-assign]  # replaced for this test
+    rig.task._resources.source.topic_id = gone  # type: ignore[method-assign]  # replaced for this test
     rig.kafka.produce(T0, range(12))
     rig.kafka.tell("on_assign", T0)
     rig.until(lambda: rig.says(RunState.FAILED))

@@ -333,7 +333,7 @@ def test_a_randomly_failing_store_gets_every_record_once(make: MakeBench, seed: 
     bench = make(inner, policy=RollPolicy(10_000_000, 60_000, flush_size=9))
     faulty = FaultyStore(inner, chaos=Chaos(Random(seed), rate=0.3))
     bench.session._log.store = faulty
-    bench.session._log.committer = type(bench.session._log.committer)(faulty, PLACE, bench.session._log.patience)
+    bench.session._log.committer = type(bench.session._log.committer)(faulty, PLACE, bench.session._log.retry)
     bench.writer._resources = WriterResources(faulty, bench.source, bench.clock, bench.in_flight, bench.reports.append)
     random = Random(seed)
     expected: list[Record] = []
