@@ -29,7 +29,7 @@ FUNCTION_LINES_MAX = 70
 CONFTEST_LINES_MAX = 150
 CELL_LENGTH_MAX = 120
 
-# Only the clock knows the time, and chance is a caller's Random. The demo talks to a person and may look at his clock.
+# Only the clock knows the time, and chance is a caller's Random. The demo talks to a person and uses the real clock.
 CLOCK_SEAMS = {"keyfold/runtime/clock.py"}
 RANDOM_CLASSES = {"Random", "SystemRandom"}  # where a main program makes what it hands on
 DATE_CALLS = {"now", "utcnow", "today"}
@@ -139,6 +139,20 @@ def test_cells_of_the_overview_are_short() -> None:
         if len(cell.strip()) > CELL_LENGTH_MAX
     ]
     assert cells == []
+
+
+def test_documents_name_only_tests_that_exist() -> None:
+    """A page names a test by its function, by the end of its module's path, or by both."""
+    modules = {f"/{name}": (ROOT / name).read_text() for name in tracked() if re.search(r"/test_\w+\.py$", name)}
+    code = "\n".join(modules.values())
+    quoted = re.compile(r"`((?:[\w/]*/)?test_\w+\.py)?(?:::)?(test_\w+)?`")
+    offenders = []
+    for page in (name for name in tracked() if name.endswith(".md")):
+        for path, function in quoted.findall((ROOT / page).read_text()):
+            text = "\n".join(found for name, found in modules.items() if name.endswith(f"/{path}")) if path else code
+            if not text or (function and f"def {function}(" not in text):
+                offenders.append(f"{page}: {path} {function}")
+    assert offenders == []
 
 
 def test_time_and_chance_are_arguments() -> None:

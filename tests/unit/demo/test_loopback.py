@@ -48,7 +48,7 @@ def test_tests_with_local_servers_pass_although_a_proxy_is_set() -> None:
     inherited = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     tests = [
         "tests/unit/store/test_probe.py::test_moto_behind_a_lock_passes",
-        "tests/integration/test_compactor_command.py::test_a_lost_manifest_is_exit_code_one_and_nothing_is_touched",
+        "tests/integration/test_compactor_command.py::test_a_lost_manifest_exits_with_1_and_changes_nothing",
     ]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
     proxies = dict.fromkeys((*PROXIES, *map(str.lower, PROXIES)), dead)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import pytest
@@ -11,7 +10,6 @@ from keyfold.log.record import Record
 from keyfold.runtime.clock import NEVER_MS, ManualClock
 from keyfold_compactor.decide.settings import TopicSettings
 from tests.support.cleaning import EAGER, SMALL, clean, load, memory_log, read_all, record
-from tests.support.root import ROOT
 
 HOUR_MS = 3_600_000
 KEPT = replace(EAGER, delete_retention_ms=NEVER_MS // 4)
@@ -178,11 +176,3 @@ def test_cleaning_again_changes_nothing() -> None:
     names = load(store).object_names()
     clean(store, settings, seed=2, force=True)
     assert load(store).object_names() == names
-
-
-def test_every_test_named_on_the_page_exists() -> None:
-    page = (ROOT / "docs/kafka-cleaner.md").read_text()
-    code = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
-    named = set(re.findall(r"`(test_\w+)`", page))
-    assert len(named) > 50
-    assert sorted(name for name in named if f"def {name}(" not in code) == []
