@@ -55,6 +55,7 @@ JSON_CASES: list[tuple[bytes, bool]] = [
     (b'"\\u0000"', True),
     (b"[" * 900 + b"]" * 900, True),
     (b"NaN", False),
+    (b'{"Infinity": "NaN"}', True),
     (b"[Infinity]", False),
     (b"-Infinity", False),
     (b"{} {}", False),

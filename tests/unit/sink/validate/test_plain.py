@@ -126,8 +126,8 @@ def test_damaged_json_fails_unless_it_is_still_json(document: Any, data: Any) ->
     else:
         text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.integers(0, 255))
     try:
-        json.loads(bytes(text).decode())
-        is_json = not any(word in text for word in (b"NaN", b"Infinity"))
+        json.loads(bytes(text).decode(), parse_constant=int)  # `int` refuses NaN and Infinity with a ValueError
+        is_json = True
     except (ValueError, RecursionError):
         is_json = False
     assert passes("json", bytes(text)) is is_json
