@@ -130,8 +130,8 @@ class Job:
         wanted = self._selection
         directory = self._options.topics_dir
         if wanted.topic is not None and not self._options.wants(wanted.topic):
-            hint = "--topic selects among the topics that the configuration includes"
-            raise ConfigError("topics", f"does not include topic `{wanted.topic}`", hint=hint)
+            hint = "--topic selects among the topics of the configuration; add the topic there"
+            raise ConfigError("topics", f"does not include topic `{wanted.topic}` of --topic", hint=hint)
         repeat = RetryPolicy(self._clock, self._random).repeat
         if wanted.topic is not None:
             topics: Iterable[str] = (wanted.topic,)

@@ -18,7 +18,7 @@ from keyfold.errors import ConfigError, KeyfoldError
 from keyfold.runtime.terminal import echo
 
 if TYPE_CHECKING:
-    from keyfold.restore.offsets import GroupOffset
+    from keyfold.restore.group_offsets import GroupOffset
     from keyfold.restore.run import Restore, RestoreOutcome, RestorePreview
 
 Report = Callable[[int, int], None]
@@ -186,7 +186,7 @@ def _topic_config(texts: tuple[str, ...]) -> dict[str, str]:
 
 
 def _group_rows(path: Path | None) -> list[GroupOffset] | None:
-    from keyfold.restore.offsets import parse_offsets
+    from keyfold.restore.group_offsets import parse_offsets
 
     return None if path is None else parse_offsets(path.read_text(encoding="utf-8"), str(path))
 
@@ -277,7 +277,7 @@ class _Shown:
                 echo(f"error: partition {partition}: {error}", err=True)
 
     def group_offsets(self, one: Restore, rows: list[GroupOffset], path: Path) -> None:
-        from keyfold.restore.offsets import format_offsets
+        from keyfold.restore.group_offsets import format_offsets
 
         found, others = one.translate(rows)
         path.write_text(format_offsets(found), encoding="utf-8")

@@ -233,7 +233,7 @@ def _enum(action: ReadEnum) -> Read:
     def symbol(data: bytes, at: int) -> tuple[str, int]:
         number, at = _long(data, at)
         if not 0 <= number < len(symbols):
-            raise AvroDecodeError(f"it has symbol {number} of enum {name}, which has {len(symbols)} symbols")
+            raise AvroDecodeError(f"it has index {number} of enum {name}, which has {len(symbols)} symbols")
         found = symbols[number]
         if found is None:
             raise AvroDecodeError(f"{written[number]!r} is not a symbol of the reader's enum {name}")

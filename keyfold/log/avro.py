@@ -209,7 +209,7 @@ def _frame(data: memoryview, origin: str, number: int) -> tuple[int, int, int]:
         record_count, position = read_varint(data, 0)
         size, position = read_varint(data, position)
     except ValueError as e:
-        raise SegmentDamaged(origin, "has malformed counts", block=number) from e
+        raise SegmentDamaged(origin, "the record count or size at its start cannot be read", block=number) from e
     if record_count < 1 or not 0 <= size <= MAX_BLOCK_BYTES:
         raise SegmentDamaged(origin, f"declares {record_count} records in {size} bytes", block=number)
     return record_count, size, position

@@ -174,7 +174,7 @@ def _snappy_size(packed: memoryview) -> int:
         size |= (byte & 0x7F) << (7 * i)
         if byte < 0x80:
             return size
-    raise DecompressionFailed("the uncompressed size is missing")
+    raise DecompressionFailed("snappy data does not begin with its uncompressed size")
 
 
 class _Deflate:

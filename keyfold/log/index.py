@@ -398,6 +398,7 @@ def read_index_data(store: ObjectStore, place: Place, entry: SegmentEntry) -> by
             place.topic,
             place.partition,
             f"index `{key}` ({len(data)} bytes) has another SHA-256 than in the manifest",
-            hint="run `keyfold log verify`; the index can be rebuilt from its segment",
+            hint="no record is lost, the segment has them all; put the index back from a version of the object or "
+            "from a replica, then run `keyfold log verify`",
         )
     return data

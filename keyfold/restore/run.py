@@ -26,10 +26,10 @@ from keyfold.read.ordered import newer, offset_for_time
 from keyfold.read.position import anchor_of
 from keyfold.restore import hazards as rules
 from keyfold.restore.errors import RestoreBusy, RestoreFenced, RestoreRefused
+from keyfold.restore.group_offsets import GroupOffset, translate
 from keyfold.restore.hazards import Hazard
 from keyfold.restore.journal import Journal, PartitionPlan, RestorePlan, journal_folder
 from keyfold.restore.lease import LEASE_S, SEND_SHARE, Lease
-from keyfold.restore.offsets import GroupOffset, translate
 from keyfold.restore.pace import Pace
 from keyfold.restore.partition import PartitionRestore, RestoreResult, RestoreSettings
 from keyfold.restore.selection import RestoreSelection
@@ -233,7 +233,7 @@ class Restore:
         return Journal(self._journal_store, folder, self._retry)
 
     def translate(self, rows: Sequence[GroupOffset]) -> tuple[list[GroupOffset], list[GroupOffset]]:
-        """Committed offsets in the target's, and rows about other topics; see `keyfold.restore.offsets`."""
+        """Committed offsets in the target's, and rows about other topics; see `keyfold.restore.group_offsets`."""
         topic = self._topics.describe(self._request.target)
         journal = None if topic is None else self._journal(topic)
         plan = None if journal is None else journal.load_plan(row.partition for row in rows)

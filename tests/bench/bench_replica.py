@@ -33,7 +33,7 @@ from keyfold.runtime.retry import Backoff
 from keyfold.store.api import Blob, Create, ObjectStore, PutMode, PutResult, Update
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.counting import CountedStore
-from keyfold_replicator.registry.link import DesiredReplication, Link, ReplicaSettings, Side
+from keyfold_replicator.registry.replica_pair import DesiredReplication, LogDirectory, ReplicaPair, ReplicaSettings
 from keyfold_replicator.rounds.runner import Runner
 from keyfold_replicator.state.states import SyncState
 from keyfold_replicator.status.status import gather_status
@@ -175,18 +175,18 @@ class Bench:
         self._runner = self._new_runner()
 
     def _new_runner(self) -> Runner:
-        link = Link("bench", REGISTRATION.hold_name, self.near_side, self.far_side)
-        return Runner(link, FixedDocuments(), SETTINGS, clock=SystemClock(), random=Random(2))
+        pair = ReplicaPair("bench", REGISTRATION.hold_name, self.near_side, self.far_side)
+        return Runner(pair, FixedDocuments(), SETTINGS, clock=SystemClock(), random=Random(2))
 
     @property
-    def near_side(self) -> Side:
+    def near_side(self) -> LogDirectory:
         """The source's end."""
-        return Side(self.near, "topics", "s3://first/topics", "first")
+        return LogDirectory(self.near, "topics", "s3://first/topics", "first")
 
     @property
-    def far_side(self) -> Side:
+    def far_side(self) -> LogDirectory:
         """The replica's end."""
-        return Side(self.far, "replica", "s3://second/replica", "second")
+        return LogDirectory(self.far, "replica", "s3://second/replica", "second")
 
     def once(self) -> bool:
         """A round by a running process; whether nothing is left to do."""

@@ -22,7 +22,7 @@ from keyfold.store.s3 import S3Location, S3Store
 from keyfold_replicator.rounds.runner import Runner
 from tests.support.cleaning import EAGER, PLACE, Sink, clean, last_per_key, load, object_names, read_all, record
 from tests.support.moto import DROP, Fault, LocalS3Process
-from tests.support.replica_rounds import SETTINGS, FixedDocuments, link
+from tests.support.replica_rounds import SETTINGS, FixedDocuments, pair
 
 BATCHES = [
     [record(0, "a", "1"), record(1, "b", "2")],
@@ -98,7 +98,7 @@ def test_a_replicator_whose_deletions_time_out_continues_and_deletes_later(
     store: S3Store, local_s3: LocalS3Process, kind: str, times: int
 ) -> None:
     filled(store)
-    with Runner(link(store, store), FixedDocuments(), QUICK, clock=SystemClock(), random=Random(1)) as runner:
+    with Runner(pair(store, store), FixedDocuments(), QUICK, clock=SystemClock(), random=Random(1)) as runner:
         assert runner.once().is_in_sync
         clean(store, EAGER, clock=SystemClock(), seed=2)
         local_s3.set_faults(replace(KINDS[kind], times=times))
@@ -107,7 +107,7 @@ def test_a_replicator_whose_deletions_time_out_continues_and_deletes_later(
         assert same_content(load(store), load(store, REPLICA_PLACE)), "records do not wait for deletions"
         assert read_all(store, place=REPLICA_PLACE) == read_all(store)
     local_s3.set_faults()
-    with Runner(link(store, store), FixedDocuments(), QUICK, clock=SystemClock(), random=Random(2)) as runner:
+    with Runner(pair(store, store), FixedDocuments(), QUICK, clock=SystemClock(), random=Random(2)) as runner:
         for _ in range(4):
             runner.once()
     assert object_names(store, REPLICA_PLACE) == load(store, REPLICA_PLACE).object_names()

@@ -23,7 +23,13 @@ from keyfold.store.api import ObjectStore
 from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, SimulatedCrash
 from keyfold.verify.partition import verify_partition
 from keyfold_compactor.decide.settings import TopicSettings
-from keyfold_replicator.registry.link import DesiredReplication, Link, ReplicaDocuments, ReplicaSettings, Side
+from keyfold_replicator.registry.replica_pair import (
+    DesiredReplication,
+    LogDirectory,
+    ReplicaDocuments,
+    ReplicaPair,
+    ReplicaSettings,
+)
 from keyfold_replicator.rounds.runner import Runner, RunSummary
 from tests.support.cleaning import PLACE, Sink, clean, load, object_names, read_all
 from tests.support.replica_oracle import NAME, REPLICA_PLACE, ReplicaStore, SourceStore, differences, twin_of
@@ -163,7 +169,7 @@ class Pair:
             patience_s=2.0,
         )
         documents: ReplicaDocuments = self.documents
-        runner = Runner(link(source, replica), documents, settings, clock=self.clock, random=Random(self.seed))
+        runner = Runner(pair(source, replica), documents, settings, clock=self.clock, random=Random(self.seed))
         self.processes.append(Process(source, replica, runner))
         return self.processes[-1]
 
@@ -233,11 +239,11 @@ class Pair:
         return load(self.replica, REPLICA_PLACE)
 
 
-def link(source: ObjectStore, replica: ObjectStore) -> Link:
+def pair(source: ObjectStore, replica: ObjectStore) -> ReplicaPair:
     """The two sides, as a registration has them."""
-    return Link(
+    return ReplicaPair(
         "second",
         NAME,
-        Side(source, PLACE.topics_dir, f"s3://source/{PLACE.topics_dir}", "source.test"),
-        Side(replica, REPLICA_PLACE.topics_dir, f"s3://replica/{REPLICA_PLACE.topics_dir}", "replica.test"),
+        LogDirectory(source, PLACE.topics_dir, f"s3://source/{PLACE.topics_dir}", "source.test"),
+        LogDirectory(replica, REPLICA_PLACE.topics_dir, f"s3://replica/{REPLICA_PLACE.topics_dir}", "replica.test"),
     )

@@ -17,7 +17,7 @@ from keyfold.runtime.clock import Clock, ManualClock
 from keyfold.store.api import ObjectStore
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import FaultyStore
-from keyfold_replicator.registry.link import DesiredReplication, Link, ReplicaSettings, Side
+from keyfold_replicator.registry.replica_pair import DesiredReplication, LogDirectory, ReplicaPair, ReplicaSettings
 from keyfold_replicator.rounds.runner import RUNNER_TIMINGS, Runner, RunnerTimings
 from keyfold_replicator.state.retry import RoundBackoff
 from keyfold_replicator.state.states import PartitionState
@@ -83,7 +83,7 @@ class Worlds:
         source, replica = FaultyStore(self.source), FaultyStore(self.replica)
         made = replace(settings, **changes)  # type: ignore[arg-type]  # fields by name, of any type
         with Runner(
-            link(source, replica),
+            pair(source, replica),
             self.documents,
             made,
             clock=clock or self.clock,
@@ -149,12 +149,12 @@ class Running:
         replica += [c.operation for c in self.replica.calls[at[1] :]]
 
 
-def link(source: ObjectStore, replica: ObjectStore) -> Link:
-    return Link(
+def pair(source: ObjectStore, replica: ObjectStore) -> ReplicaPair:
+    return ReplicaPair(
         "far",
         HOLD,
-        Side(source, "topics", "s3://near/topics", "near.test"),
-        Side(replica, "far/logs", "s3://far/far/logs", "far.test"),
+        LogDirectory(source, "topics", "s3://near/topics", "near.test"),
+        LogDirectory(replica, "far/logs", "s3://far/far/logs", "far.test"),
     )
 
 

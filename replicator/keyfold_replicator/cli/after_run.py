@@ -22,8 +22,8 @@ from keyfold.runtime.throttle import BudgetPacer, TokenBucket
 from keyfold.store.location import OpenLocation
 from keyfold.store.pacing import Pacer
 from keyfold_replicator.cli.show import run_json, run_lines
-from keyfold_replicator.registry.link import ReplicaSettings, Side
 from keyfold_replicator.registry.opening import close, side
+from keyfold_replicator.registry.replica_pair import LogDirectory, ReplicaSettings
 from keyfold_replicator.rounds.runner import RunSummary
 from keyfold_replicator.rounds.service import (
     NoObserver,
@@ -79,7 +79,11 @@ class _Rounds:
     """One round of every replica at each call. Errors of the stores are in the result."""
 
     def __init__(
-        self, source: Side, context: ReplicationContext, selection: RoundSelection, observer: ReplicationObserver
+        self,
+        source: LogDirectory,
+        context: ReplicationContext,
+        selection: RoundSelection,
+        observer: ReplicationObserver,
     ) -> None:
         self._counted = _Counted(observer)
         self._replication = Replication(source, context, observer=self._counted)

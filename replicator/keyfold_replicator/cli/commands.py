@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from keyfold.config.allowed_credentials import AllowedCredentials
     from keyfold.replicas.documents import Registration
     from keyfold_replicator.registry.admission import Admission
-    from keyfold_replicator.registry.link import Side
+    from keyfold_replicator.registry.replica_pair import LogDirectory
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 
@@ -229,7 +229,7 @@ def _warn(made: Registration, allowed: AllowedCredentials) -> None:
         echo(f"warning: {error.message}: the replicator must allow this credential", err=True)
 
 
-def _admit(ctx: click.Context, asked: Registration, ours: Side, allowed: AllowedCredentials) -> Admission:
+def _admit(ctx: click.Context, asked: Registration, ours: LogDirectory, allowed: AllowedCredentials) -> Admission:
     """Check the replica of a registration that is not saved yet."""
     from keyfold_replicator.cli.locations import enablement_store_of
     from keyfold_replicator.registry.admission import admit

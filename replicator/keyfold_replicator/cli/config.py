@@ -98,5 +98,5 @@ def changes_of(
         if found.get(key):
             found.setdefault(other, None)
     if not found:
-        raise click.UsageError("no change was given")
+        raise click.UsageError("nothing to change: give an option (--help lists them)")
     return found

@@ -14,7 +14,7 @@ from keyfold_replicator.cli.locations import world_of
 if TYPE_CHECKING:
     from keyfold.config.allowed_credentials import AllowedCredentials
     from keyfold.store.pacing import Pacer
-    from keyfold_replicator.registry.link import ReplicaSettings
+    from keyfold_replicator.registry.replica_pair import ReplicaSettings
     from keyfold_replicator.rounds.service import ReplicationContext
 
 
@@ -26,7 +26,7 @@ def context_of(
 ) -> ReplicationContext:
     """Return clock, chance and stores of this process, with default `settings` and `allowed` if they are None."""
     from keyfold.config.allowed_credentials import AllowedCredentials
-    from keyfold_replicator.registry.link import ReplicaSettings
+    from keyfold_replicator.registry.replica_pair import ReplicaSettings
     from keyfold_replicator.rounds.service import ReplicationContext
 
     world = world_of(ctx)

@@ -12,10 +12,10 @@ from keyfold.runtime.terminal import echo
 from keyfold_replicator.cli.locations import world_of
 
 if TYPE_CHECKING:
-    from keyfold_replicator.registry.link import Side
+    from keyfold_replicator.registry.replica_pair import LogDirectory
 
 
-def drop_holds(ctx: click.Context, ours: Side, hold_name: str) -> None:
+def drop_holds(ctx: click.Context, ours: LogDirectory, hold_name: str) -> None:
     """See `registry.holds.drop_holds`. A failure is only a note, because the caller's change is already made."""
     from keyfold_replicator.registry import holds
 

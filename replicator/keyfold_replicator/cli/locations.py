@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from keyfold.replicas.registry import EnablementStore, ReplicaRegistry
     from keyfold.store.api import ObjectStore, StoreLocation
     from keyfold.store.pacing import Pacer
-    from keyfold_replicator.registry.link import Side
+    from keyfold_replicator.registry.replica_pair import LogDirectory
 
 CONNECTIONS = 40
 
@@ -101,7 +101,7 @@ def open_store(ctx: click.Context, location: StoreLocation, pacer: Pacer | None 
     return store
 
 
-def open_side(ctx: click.Context, place: str, pacer: Pacer | None = None) -> Side:
+def open_side(ctx: click.Context, place: str, pacer: Pacer | None = None) -> LogDirectory:
     """Open the side that a URL or a configuration file names."""
     from keyfold_replicator.registry.opening import side
 
@@ -109,7 +109,7 @@ def open_side(ctx: click.Context, place: str, pacer: Pacer | None = None) -> Sid
     return side(open_store(ctx, location, pacer), topics_dir)
 
 
-def open_replica(ctx: click.Context, registration: Registration, allowed: AllowedCredentials) -> Side:
+def open_replica(ctx: click.Context, registration: Registration, allowed: AllowedCredentials) -> LogDirectory:
     """Open the replica of a registration. Raise `ConfigError` if its credentials are missing or not allowed."""
     import os
 
@@ -119,7 +119,7 @@ def open_replica(ctx: click.Context, registration: Registration, allowed: Allowe
     return side(open_store(ctx, location), registration.topics_dir)
 
 
-def open_one(ctx: click.Context, place: str, name: str | None) -> Side:
+def open_one(ctx: click.Context, place: str, name: str | None) -> LogDirectory:
     """Open the replica that PLACE [NAME] names."""
     if name is None:
         return open_side(ctx, place)
@@ -127,7 +127,7 @@ def open_one(ctx: click.Context, place: str, name: str | None) -> Side:
     return open_replica(ctx, registry_of(ctx, source).load(name), allowed_credentials(place))
 
 
-def registry_of(ctx: click.Context, source: Side) -> ReplicaRegistry:
+def registry_of(ctx: click.Context, source: LogDirectory) -> ReplicaRegistry:
     """Return the registrations at a source."""
     from keyfold.replicas.registry import ReplicaRegistry
 
@@ -135,7 +135,7 @@ def registry_of(ctx: click.Context, source: Side) -> ReplicaRegistry:
     return ReplicaRegistry(source.store, source.topics_dir, world.clock, Random(world.random.getrandbits(64)))
 
 
-def enablement_store_of(ctx: click.Context, replica: Side) -> EnablementStore:
+def enablement_store_of(ctx: click.Context, replica: LogDirectory) -> EnablementStore:
     """Return the permissions in a replica's bucket."""
     from keyfold.replicas.registry import EnablementStore
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from keyfold.log.commit import Pinned
     from keyfold.replicas.documents import Registration
     from keyfold_replicator.promotion.steps import PromotionContext, PromotionOutcome
-    from keyfold_replicator.registry.link import Side
+    from keyfold_replicator.registry.replica_pair import LogDirectory
 
 _AT_ONCE = 16
 
@@ -159,8 +159,8 @@ class _Switch:
     """A promotion whose source answers."""
 
     ctx: click.Context
-    ours: Side
-    theirs: Side
+    ours: LogDirectory
+    theirs: LogDirectory
     name: str
     registration: Registration | None
     topics: Collection[str]
@@ -238,7 +238,7 @@ class _Forced:
     """A promotion without the source."""
 
     ctx: click.Context
-    theirs: Side
+    theirs: LogDirectory
     pairs: Sequence[tuple[str, int]]
     why: str
 
@@ -268,7 +268,7 @@ class _Forced:
 
 def _from_replica(
     ctx: click.Context,
-    theirs: Side,
+    theirs: LogDirectory,
     source: str | None,
     topics: Collection[str],
     old_name: str | None,
@@ -306,7 +306,7 @@ def _from_replica(
 
 
 def _replicas_at(
-    ctx: click.Context, theirs: Side, topics: Collection[str]
+    ctx: click.Context, theirs: LogDirectory, topics: Collection[str]
 ) -> dict[tuple[str, int], tuple[str, str] | None]:
     """Return the replicas at a place, with the source that each follows and its name there; None if it was promoted.
 
@@ -346,7 +346,7 @@ def _replicas_at(
     return found
 
 
-def _pairs(side: Side, covers: Callable[[str], bool]) -> list[tuple[str, int]]:
+def _pairs(side: LogDirectory, covers: Callable[[str], bool]) -> list[tuple[str, int]]:
     """Return the topics and partitions at one side."""
     from keyfold.log import catalog
 
@@ -360,7 +360,7 @@ def _promotion_context(ctx: click.Context, name: str, old_name: str) -> Promotio
     return PromotionContext(world.clock, Random(world.random.getrandbits(64)), name, old_name)
 
 
-def _replica_name(name: str | None, side: Side) -> str:
+def _replica_name(name: str | None, side: LogDirectory) -> str:
     """Return the name of a log directory as a replica. Raise `ConfigError` if it is not a valid name."""
     from keyfold.replicas.documents import require_name
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from keyfold.replicas.documents import Registration
     from keyfold.runtime.health import Probed
     from keyfold.store.pacing import Pacer
-    from keyfold_replicator.registry.link import Side
+    from keyfold_replicator.registry.replica_pair import LogDirectory
     from keyfold_replicator.registry.run_options import RunOptions
     from keyfold_replicator.rounds.runner import RunSummary
     from keyfold_replicator.rounds.service import ReplicationObserver
@@ -185,7 +185,7 @@ def status(
     raise click.exceptions.Exit(1 if check and not all_in_sync else 0)
 
 
-def _opened(ctx: click.Context, registration: Registration, allowed: AllowedCredentials) -> Side | KeyfoldError:
+def _opened(ctx: click.Context, registration: Registration, allowed: AllowedCredentials) -> LogDirectory | KeyfoldError:
     """Open the replica's side. Return the error if a credential is missing or not allowed on this machine."""
     try:
         return open_replica(ctx, registration, allowed)
@@ -205,7 +205,7 @@ def _options(source: str) -> RunOptions:
     return RunOptions.parse({"s3.bucket.name": bucket, "topics.dir": topics_dir})
 
 
-def _source(ctx: click.Context, source: str, options: RunOptions, pacer: Pacer | None) -> Side:
+def _source(ctx: click.Context, source: str, options: RunOptions, pacer: Pacer | None) -> LogDirectory:
     """Open the source's side, with connections for all threads of all replicas."""
     from keyfold_replicator.cli.locations import where
     from keyfold_replicator.registry.opening import side

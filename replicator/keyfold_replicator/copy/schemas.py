@@ -15,7 +15,7 @@ from typing import Final
 from keyfold.log.names import SCHEMAS_FOLDER
 from keyfold.runtime.retry import RetryPolicy
 from keyfold_replicator.copy.transfer import Transfer
-from keyfold_replicator.registry.link import Link, Side
+from keyfold_replicator.registry.replica_pair import LogDirectory, ReplicaPair
 from keyfold_replicator.state.totals import RoundTotals, Tally
 
 _SUFFIX: Final = ".avsc"
@@ -25,8 +25,8 @@ _MD5: Final = re.compile(r"[0-9a-f]{32}")
 class SchemaCopier:
     """Copies the schemas of one replica. Thread-safe."""
 
-    def __init__(self, link: Link, transfer: Transfer, tally: Tally, retry: RetryPolicy) -> None:
-        self._link = link
+    def __init__(self, pair: ReplicaPair, transfer: Transfer, tally: Tally, retry: RetryPolicy) -> None:
+        self._pair = pair
         self._transfer = transfer
         self._tally = tally
         self._repeat = retry.repeat
@@ -53,20 +53,20 @@ class SchemaCopier:
             self._done = up_to
 
     def _copy_missing(self) -> None:
-        kept = self._repeat(lambda: _stems(self._link.source))
+        kept = self._repeat(lambda: _stems(self._pair.source))
         if kept.keys() <= self._there:
             return
-        there = self._repeat(lambda: _stems(self._link.replica))
+        there = self._repeat(lambda: _stems(self._pair.replica))
         missing = sorted(kept.keys() - there.keys())
         # Equal MD5 ETags mean equal schemas. The bytes of the others are compared, once.
         doubtful = sorted(s for s in kept.keys() & there.keys() - self._there if not kept[s] or kept[s] != there[s])
-        sent = self._transfer.copy_schemas(self._link.source.topics_dir, missing)
+        sent = self._transfer.copy_schemas(self._pair.source.topics_dir, missing)
         self._tally.add(RoundTotals(schemas_sent=sent))
-        self._transfer.copy_schemas(self._link.source.topics_dir, doubtful)
+        self._transfer.copy_schemas(self._pair.source.topics_dir, doubtful)
         self._there |= kept.keys()
 
 
-def _stems(side: Side) -> dict[str, str]:
+def _stems(side: LogDirectory) -> dict[str, str]:
     """Return ids, each with its object's ETag if that looks like the MD5 of its bytes."""
     prefix = f"{side.topics_dir}/{SCHEMAS_FOLDER}" if side.topics_dir else SCHEMAS_FOLDER
     listed = ((info.key.removeprefix(prefix), info.etag.strip('"')) for info in side.store.list(prefix))

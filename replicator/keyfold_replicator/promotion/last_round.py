@@ -7,8 +7,8 @@ from collections.abc import Callable
 from keyfold.replicas.documents import Enablement, Registration
 from keyfold.replicas.registry import EnablementStore
 from keyfold_replicator.promotion.steps import EVERYTHING
-from keyfold_replicator.registry.link import DesiredReplication, Link, Side
 from keyfold_replicator.registry.opening import settings
+from keyfold_replicator.registry.replica_pair import DesiredReplication, LogDirectory, ReplicaPair
 from keyfold_replicator.rounds.service import ReplicationContext, runner_of
 
 
@@ -29,8 +29,8 @@ class _PromotionDocuments:
 
 
 def last_round(
-    source: Side,
-    replica: Side,
+    source: LogDirectory,
+    replica: LogDirectory,
     name: str,
     registration: Registration | None,
     covers: Callable[[str], bool],
@@ -44,8 +44,8 @@ def last_round(
     enablement_store = EnablementStore(replica.store, replica.topics_dir, context.clock, context.new_random())
     hold_name = name if registration is None else registration.hold_name
     replica_settings = context.settings if registration is None else settings(registration, context.settings)
-    replica_link = Link(name, hold_name, source, replica)
-    with runner_of(replica_link, _PromotionDocuments(covers, enablement_store), replica_settings, context) as runner:
+    replica_pair = ReplicaPair(name, hold_name, source, replica)
+    with runner_of(replica_pair, _PromotionDocuments(covers, enablement_store), replica_settings, context) as runner:
         found = runner.once()
     if found.error:
         return {EVERYTHING: found.error}

@@ -44,7 +44,7 @@ from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.log.replica_log import ReplicaLog
 from keyfold.runtime.clock import Clock
-from keyfold_replicator.registry.link import Side
+from keyfold_replicator.registry.replica_pair import LogDirectory
 
 T = TypeVar("T")
 
@@ -115,7 +115,9 @@ LastRound = Callable[[], "dict[tuple[str, int], str]"]
 class SwitchOver:
     """The promotion while both sides answer: nothing is lost."""
 
-    def __init__(self, source: Side, replica: Side, context: PromotionContext, last_round: LastRound) -> None:
+    def __init__(
+        self, source: LogDirectory, replica: LogDirectory, context: PromotionContext, last_round: LastRound
+    ) -> None:
         self._source = source
         self._replica = replica
         self._context = context
@@ -167,8 +169,9 @@ class SwitchOver:
         if source.replica is None:
             raise ReplicaDiverged(
                 *wanted,
-                "the replica was promoted without the source, which still accepts writes",
-                hint=f"keyfold replica demote {self._source.url} --to-replica-of {self._replica.url} --dry-run",
+                "two logs accept writes: the replica was promoted while its source could not be fenced",
+                hint="stop the sink of the source, then see what the source alone has: "
+                f"keyfold replica demote {self._source.url} --to-replica-of {self._replica.url} --dry-run",
             )
         return replace(base, step=PromotionStep.DONE)
 
@@ -213,7 +216,7 @@ class SwitchOver:
     def _load_replica(self, topic: str, partition: int) -> Pinned:
         return _load_replica(self._replica_log(topic, partition), self._replica)
 
-    def _log(self, side: Side, place: Place) -> PartitionLog:
+    def _log(self, side: LogDirectory, place: Place) -> PartitionLog:
         return PartitionLog(side.store, place, clock=self._context.clock, random=self._context.another_random())
 
     def _replica_log(self, topic: str, partition: int) -> ReplicaLog:
@@ -223,7 +226,7 @@ class SwitchOver:
 class FailOver:
     """The promotion while the source does not answer: the replica's state becomes the log."""
 
-    def __init__(self, replica: Side, context: PromotionContext) -> None:
+    def __init__(self, replica: LogDirectory, context: PromotionContext) -> None:
         self._replica = replica
         self._context = context
 
@@ -271,7 +274,7 @@ class FailOver:
 class Demotion:
     """Make an old source, whose replica was promoted without it, the replica of that log."""
 
-    def __init__(self, old: Side, new: Side, context: PromotionContext, *, discard: bool) -> None:
+    def __init__(self, old: LogDirectory, new: LogDirectory, context: PromotionContext, *, discard: bool) -> None:
         self._old = old
         self._new = new
         self._context = context
@@ -324,10 +327,10 @@ class Demotion:
     def _following(self) -> Following:
         return Following(self._context.old_name, self._new.url)
 
-    def _load(self, side: Side, wanted: tuple[str, int]) -> Pinned:
+    def _load(self, side: LogDirectory, wanted: tuple[str, int]) -> Pinned:
         return self._log(side, wanted).load()
 
-    def _log(self, side: Side, wanted: tuple[str, int]) -> PartitionLog:
+    def _log(self, side: LogDirectory, wanted: tuple[str, int]) -> PartitionLog:
         place = side.place(*wanted)
         return PartitionLog(side.store, place, clock=self._context.clock, random=self._context.another_random())
 
@@ -396,12 +399,12 @@ def _outcome(wanted: tuple[str, int], manifest: Manifest) -> PromotionOutcome:
     )
 
 
-def _replica_log(side: Side, topic: str, partition: int, context: PromotionContext) -> ReplicaLog:
+def _replica_log(side: LogDirectory, topic: str, partition: int, context: PromotionContext) -> ReplicaLog:
     place = side.place(topic, partition)
     return ReplicaLog(side.store, place, clock=context.clock, random=context.another_random())
 
 
-def _load_replica(log: ReplicaLog, side: Side) -> Pinned:
+def _load_replica(log: ReplicaLog, side: LogDirectory) -> Pinned:
     pinned = log.load()
     if pinned is not None:
         return pinned
@@ -416,5 +419,5 @@ def _load_replica(log: ReplicaLog, side: Side) -> Pinned:
         ) from None
 
 
-def _own_log(wanted: tuple[str, int], side: Side) -> ReplicaDiverged:
+def _own_log(wanted: tuple[str, int], side: LogDirectory) -> ReplicaDiverged:
     return ReplicaDiverged(*wanted, f"the log at {side.url} is not a replica and never was")

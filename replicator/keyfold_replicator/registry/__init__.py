@@ -1,6 +1,6 @@
 """From a registration to both sides of a replication.
 
-link               the two sides, settings, and the documents that a running replication follows
+replica_pair       the source and the replica, settings, and the documents that a running replication follows
 opening            opens both sides of a registration
 admission          checks before a replica is registered
 compaction_rule    whether a compacted log may be replicated

@@ -37,7 +37,7 @@ from keyfold.runtime.text import names_text
 from keyfold.store.api import Create
 from keyfold.store.cas_document import DOCUMENT_TIMEOUT_S, document_retry
 from keyfold.store.probe import PROBE_FOLDER, probe
-from keyfold_replicator.registry.link import Side
+from keyfold_replicator.registry.replica_pair import LogDirectory
 
 AT_ONCE: Final = 16
 
@@ -58,7 +58,13 @@ class Admission:
 
 
 def admit(
-    registration: Registration, source: Side, replica: Side, enablement: Enablement, *, clock: Clock, random: Random
+    registration: Registration,
+    source: LogDirectory,
+    replica: LogDirectory,
+    enablement: Enablement,
+    *,
+    clock: Clock,
+    random: Random,
 ) -> Admission:
     """Check both sides. Raise `ConfigError`, `ReplicaDiverged`, and what the stores raise."""
     repeat = document_retry(clock, random).repeat
@@ -119,7 +125,7 @@ def _is_enabled(enablement: Enablement, topic: str) -> bool:
     return entry is not None and entry.enabled
 
 
-def _judge_place(source: Side, replica: Side, random: Random) -> Iterator[str]:
+def _judge_place(source: LogDirectory, replica: LogDirectory, random: Random) -> Iterator[str]:
     """Check that the replica is another directory, by an object that is written there and read here."""
     head = f"{replica.topics_dir}/" if replica.topics_dir else ""
     key = f"{head}{PROBE_FOLDER}{random.getrandbits(128):032x}"
@@ -140,7 +146,7 @@ def _judge_place(source: Side, replica: Side, random: Random) -> Iterator[str]:
         yield "source and replica are in the same bucket: if the bucket is lost, both are lost"
 
 
-def _sees(side: Side, key: str) -> bool:
+def _sees(side: LogDirectory, key: str) -> bool:
     try:
         side.store.head(key)
     except ObjectNotFound:
@@ -149,7 +155,7 @@ def _sees(side: Side, key: str) -> bool:
 
 
 def _look(
-    place: Place, source: Side, replica: Side, clock: Clock, random: Random
+    place: Place, source: LogDirectory, replica: LogDirectory, clock: Clock, random: Random
 ) -> tuple[Manifest | None, Manifest | None]:
     mine = _load(source, place, clock, random)
     there = replica.place(place.topic, place.partition)
@@ -167,7 +173,7 @@ def _look(
 
 
 def _load(
-    side: Side, place: Place, clock: Clock, random: Random, *, following: Manifest | None = None
+    side: LogDirectory, place: Place, clock: Clock, random: Random, *, following: Manifest | None = None
 ) -> Manifest | None:
     """Return the newest manifest; None if nothing was committed, as during a first copy (of the log `following`)."""
     log = PartitionLog(side.store, place, clock=clock, random=Random(random.getrandbits(64)))

@@ -18,12 +18,12 @@ from keyfold.log.partition_log import PartitionLog
 from keyfold.replicas.documents import Registration
 from keyfold.replicas.registry import NotRegistered, ReplicaRegistry
 from keyfold.runtime.clock import Clock
-from keyfold_replicator.registry.link import Side
+from keyfold_replicator.registry.replica_pair import LogDirectory
 
 _AT_ONCE: Final = 16
 
 
-def drop_holds(source: Side, hold_name: str, clock: Clock, random: Random) -> list[str]:
+def drop_holds(source: LogDirectory, hold_name: str, clock: Clock, random: Random) -> list[str]:
     """Remove the entries; return an error for each that stays. Raise what listing the logs raises."""
 
     def drop(log: PartitionLog) -> str:
@@ -41,7 +41,7 @@ def drop_holds(source: Side, hold_name: str, clock: Clock, random: Random) -> li
         return [message for message in pool.map(drop, logs) if message]
 
 
-def drop_holds_if_removed(registration: Registration, source: Side, clock: Clock, random: Random) -> list[str]:
+def drop_holds_if_removed(registration: Registration, source: LogDirectory, clock: Clock, random: Random) -> list[str]:
     """Do the same for a replica that was removed or moved. Raise also what reading the registration raises."""
     registry = ReplicaRegistry(source.store, source.topics_dir, clock, Random(random.getrandbits(64)))
     try:

@@ -23,7 +23,7 @@ from keyfold.runtime.clock import Clock
 from keyfold.store.api import ObjectStore
 from keyfold.store.location import OpenLocation, host_of, open_location
 from keyfold.store.pacing import Pacer
-from keyfold_replicator.registry.link import DesiredReplication, Link, ReplicaSettings, Side
+from keyfold_replicator.registry.replica_pair import DesiredReplication, LogDirectory, ReplicaPair, ReplicaSettings
 from keyfold_replicator.state.retry import RoundBackoff
 
 # Changes that a running runner applies; all others need a new one.
@@ -31,9 +31,9 @@ _FOLLOWED_KEYS: Final = frozenset({"topics", "topics.regex"})
 _DEFAULTS: Final = ReplicaSettings()
 
 
-def side(store: ObjectStore, topics_dir: str) -> Side:
-    """Return one side of a link, for an open store."""
-    return Side(store, topics_dir, f"{store.url}/{topics_dir}".rstrip("/"), host_of(store))
+def side(store: ObjectStore, topics_dir: str) -> LogDirectory:
+    """Return one side of a pair, for an open store."""
+    return LogDirectory(store, topics_dir, f"{store.url}/{topics_dir}".rstrip("/"), host_of(store))
 
 
 def replica_side(
@@ -44,16 +44,16 @@ def replica_side(
     environ: Mapping[str, str] | None = None,
     opener: OpenLocation = open_location,
     max_connections: int = 16,
-) -> Side:
+) -> LogDirectory:
     """Open the replica's side. Raise `ConfigError` if a credential is not allowed or cannot be resolved."""
     found = os.environ if environ is None else environ
     location = registration.location(found, allowed, max_connections=max_connections)
     return side(opener(location, pacer), registration.topics_dir)
 
 
-def link(registration: Registration, source: Side, replica: Side) -> Link:
+def pair(registration: Registration, source: LogDirectory, replica: LogDirectory) -> ReplicaPair:
     """Return a registered replica with both its sides."""
-    return Link(registration.name, registration.hold_name, source, replica)
+    return ReplicaPair(registration.name, registration.hold_name, source, replica)
 
 
 def settings(registration: Registration, base: ReplicaSettings = _DEFAULTS) -> ReplicaSettings:
@@ -77,7 +77,9 @@ def close(store: ObjectStore) -> None:
 class RegisteredDocuments:
     """The `ReplicaDocuments` of a registered replica."""
 
-    def __init__(self, registration: Registration, source: Side, replica: Side, clock: Clock, random: Random) -> None:
+    def __init__(
+        self, registration: Registration, source: LogDirectory, replica: LogDirectory, clock: Clock, random: Random
+    ) -> None:
         self._registration = registration
         self._registry = ReplicaRegistry(source.store, source.topics_dir, clock, Random(random.getrandbits(64)))
         self._enablement_store = EnablementStore(

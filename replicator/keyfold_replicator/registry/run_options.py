@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from keyfold.config.options import Millis, Names, option
 from keyfold.config.process_options import ProcessOptions
-from keyfold_replicator.registry.link import ReplicaSettings
+from keyfold_replicator.registry.replica_pair import ReplicaSettings
 
 
 class RunOptions(ProcessOptions):

@@ -11,7 +11,7 @@ from typing import Final
 from keyfold.errors import ObjectNotFound
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.retry import RetryPolicy
-from keyfold_replicator.registry.link import Side
+from keyfold_replicator.registry.replica_pair import LogDirectory
 
 REPLICA_CHECK_S: Final = 60.0
 
@@ -19,7 +19,9 @@ REPLICA_CHECK_S: Final = 60.0
 class ChangeDetector:
     """The ETags of one partition's manifests when both sides were equal."""
 
-    def __init__(self, source: Side, replica: Side, topic: str, partition: int, retry: RetryPolicy) -> None:
+    def __init__(
+        self, source: LogDirectory, replica: LogDirectory, topic: str, partition: int, retry: RetryPolicy
+    ) -> None:
         self._source = source
         self._replica = replica
         self._source_key = source.place(topic, partition).manifest_key
@@ -59,7 +61,7 @@ class ChangeDetector:
         self._replica_at_s = self._clock.monotonic_s() + REPLICA_CHECK_S
         return True
 
-    def _etag(self, side: Side, key: str) -> str | None:
+    def _etag(self, side: LogDirectory, key: str) -> str | None:
         try:
             return self._retry.repeat(lambda: side.store.head(key)).etag
         except ObjectNotFound:

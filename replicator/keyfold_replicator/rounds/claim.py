@@ -14,14 +14,14 @@ from keyfold.log.commit import Pinned
 from keyfold.log.manifest import Manifest
 from keyfold.log.replica_log import ReplicaLog, ReplicaSession
 from keyfold.runtime.clock import Clock
-from keyfold_replicator.registry.link import Link, Side
+from keyfold_replicator.registry.replica_pair import LogDirectory, ReplicaPair
 
 
 @dataclass(slots=True)
 class CurrentSide:
     """The side of a round's current request, for errors that do not name it."""
 
-    side: Side
+    side: LogDirectory
 
 
 class ReplicaClaim:
@@ -29,7 +29,7 @@ class ReplicaClaim:
 
     def __init__(
         self,
-        link: Link,
+        pair: ReplicaPair,
         topic: str,
         partition: int,
         current_side: CurrentSide,
@@ -38,10 +38,10 @@ class ReplicaClaim:
         random: Random,
         patience_s: float,
     ) -> None:
-        self._link = link
+        self._pair = pair
         self._current_side = current_side
-        place = link.replica.place(topic, partition)
-        self.log = ReplicaLog(link.replica.store, place, clock=clock, random=random, patience_s=patience_s)
+        place = pair.replica.place(topic, partition)
+        self.log = ReplicaLog(pair.replica.store, place, clock=clock, random=random, patience_s=patience_s)
         self.session: ReplicaSession | None = None
         self._last_etag = ""
 
@@ -60,7 +60,7 @@ class ReplicaClaim:
 
     def load_replica(self) -> Pinned | None:
         """Return what the replica has now, claimed or not; None before the first commit."""
-        self._current_side.side = self._link.replica
+        self._current_side.side = self._pair.replica
         if self.session is not None:
             try:
                 self._refresh(self.session)
@@ -74,10 +74,10 @@ class ReplicaClaim:
 
     def acquire(self, source: Manifest) -> ReplicaSession:
         """Claim the partition. The source's manifest must be read again afterwards."""
-        self._current_side.side = self._link.replica
+        self._current_side.side = self._pair.replica
         # The session keeps this manifest, so leave out the segments: a log may be in sync for weeks.
         claimed = replace(source, segments=(), replaced=())
-        self.session = self.log.claim(claimed, name=self._link.name, source_url=self._link.source.url)
+        self.session = self.log.claim(claimed, name=self._pair.name, source_url=self._pair.source.url)
         return self.session
 
     def drop(self) -> None:
@@ -86,10 +86,10 @@ class ReplicaClaim:
 
     def require_held(self) -> None:
         """Raise `Fenced` if another replicator has claimed the partition. One HEAD."""
-        self._current_side.side = self._link.replica
+        self._current_side.side = self._pair.replica
         key = self.log.place.manifest_key
         try:
-            etag = self.log.retry.repeat(lambda: self._link.replica.store.head(key)).etag
+            etag = self.log.retry.repeat(lambda: self._pair.replica.store.head(key)).etag
         except ObjectNotFound:
             etag = ""
         if etag != self.etag:
@@ -104,7 +104,7 @@ class ReplicaClaim:
     def unpark(self) -> None:
         """Read the manifest again. Raise `Fenced` if the claim has been lost."""
         if self.session is not None and self.session.manifest is None:
-            self._current_side.side = self._link.replica
+            self._current_side.side = self._pair.replica
             self._refresh(self.session)
 
     def _refresh(self, session: ReplicaSession) -> None:

@@ -16,7 +16,7 @@ from keyfold.log.gc import CollectedGarbage
 from keyfold.log.partition_log import PartitionLog
 from keyfold.log.replica_log import ReplicaSession
 from keyfold.runtime.clock import Clock
-from keyfold_replicator.registry.link import ReplicaSettings
+from keyfold_replicator.registry.replica_pair import ReplicaSettings
 from keyfold_replicator.rounds.claim import ReplicaClaim
 from keyfold_replicator.rounds.gc import delete_orphans, delete_replaced, due_in_ms, may_have_orphans
 from keyfold_replicator.state.totals import RoundTotals, Tally

@@ -36,7 +36,7 @@ from keyfold_replicator.copy.jobs import CopyMethod, TransferStopped
 from keyfold_replicator.copy.schemas import SchemaCopier
 from keyfold_replicator.copy.transfer import Transfer
 from keyfold_replicator.registry.compaction_rule import refusal
-from keyfold_replicator.registry.link import Link, ReplicaSettings, Side
+from keyfold_replicator.registry.replica_pair import LogDirectory, ReplicaPair, ReplicaSettings
 from keyfold_replicator.rounds.change_detector import ChangeDetector
 from keyfold_replicator.rounds.claim import CurrentSide, ReplicaClaim
 from keyfold_replicator.rounds.gc_schedule import GcSchedule
@@ -97,22 +97,22 @@ class PartitionRounds:
 
     def __init__(
         self,
-        link: Link,
+        pair: ReplicaPair,
         topic: str,
         partition: int,
         settings: ReplicaSettings,
         resources: RoundResources,
         random: Random,
     ) -> None:
-        self._link = link
+        self._pair = pair
         self._settings = settings
         self._resources = resources
         self._random = random
-        self._current_side = CurrentSide(link.source)
-        self._place = link.source.place(topic, partition)
+        self._current_side = CurrentSide(pair.source)
+        self._place = pair.source.place(topic, partition)
         self._source = self._source_log()
         self._claim = ReplicaClaim(
-            link,
+            pair,
             topic,
             partition,
             self._current_side,
@@ -123,12 +123,12 @@ class PartitionRounds:
         self._gc_schedule = GcSchedule(
             self._claim, self._source, settings, clock=resources.clock, tally=resources.tally
         )
-        self._change_detector = ChangeDetector(link.source, link.replica, topic, partition, self._source.retry)
+        self._change_detector = ChangeDetector(pair.source, pair.replica, topic, partition, self._source.retry)
         self._has_leftovers = True
         self._damage: tuple[str, float, Corrupt | None] = ("", 0.0, None)
 
     @property
-    def side(self) -> Side:
+    def side(self) -> LogDirectory:
         """The side that the last request went to."""
         return self._current_side.side
 
@@ -187,7 +187,7 @@ class PartitionRounds:
             self._current_side.side = self._change_detector.side
 
     def _load_source(self) -> Pinned:
-        self._current_side.side = self._link.source
+        self._current_side.side = self._pair.source
         return self._source.load()
 
     def _load_replica(self) -> Manifest | None:
@@ -238,12 +238,12 @@ class PartitionRounds:
 
     def _require_allowed(self, source: Manifest, replica: Manifest | None, *, resync: bool) -> None:
         """Raise an error if this version may not go to the replica."""
-        self._current_side.side = self._link.replica
+        self._current_side.side = self._pair.replica
         if replica is not None and replica.replica is not None:
             require_follows(replica, source, resync=resync)  # what the commit would refuse, before anything is sent
         if was_compacted(source):
-            named = f"{self._link.source.url} {self._link.name}"
-            refused = refusal(source, self._resources.enablement(), self._link.replica.url, named)
+            named = f"{self._pair.source.url} {self._pair.name}"
+            refused = refusal(source, self._resources.enablement(), self._pair.replica.url, named)
             if refused is not None:
                 raise refused
 
@@ -258,22 +258,22 @@ class PartitionRounds:
         found = copy_plan(self._place, source, there)
         if not found.jobs or not self._has_leftovers:
             return found
-        self._current_side.side = self._link.replica
+        self._current_side.side = self._pair.replica
         found = copy_plan(self._place, source, there, self._claim.log.listed())
         self._resources.tally.add(RoundTotals(objects_found=found.left_out))
         return found
 
     def _hold(self, source: Pinned) -> SourceHold:
-        self._current_side.side = self._link.source
+        self._current_side.side = self._pair.source
         self._resources.tally.add(RoundTotals(pins=1))
-        return SourceHold(self._source_log(), self._link.hold_name, source, self._settings.pin_ms)
+        return SourceHold(self._source_log(), self._pair.hold_name, source, self._settings.pin_ms)
 
     def _copy(self, found: CopyPlan, source: Pinned, hold: SourceHold | None, report: ReportProgress) -> None:
         left_bytes = found.size_bytes
         report(RoundProgress(source, self._claim.held.manifest, left_bytes))
         if not found.jobs:
             return
-        self._current_side.side = self._link.replica
+        self._current_side.side = self._pair.replica
         self._claim.held.mark_first_copy(source.manifest, found.listed)
         self._resources.schema_copier.copy_missing()
         if hold is None:
@@ -309,14 +309,14 @@ class PartitionRounds:
                 self._place.topic,
                 self._place.partition,
                 f"the source's manifest names {name}, which does not exist",
-                hint=f"run `keyfold log verify {self._link.source.url} {self._place.topic}`",
+                hint=f"run `keyfold log verify {self._pair.source.url} {self._place.topic}`",
             ) from error
         if plans_lost >= LOST_PLANS_MAX:
             raise error
         return source
 
     def _commit(self, source: Pinned, *, resync: bool) -> Pinned:
-        self._current_side.side = self._link.replica
+        self._current_side.side = self._pair.replica
         session = self._claim.held
         # After any failure the session's knowledge may be wrong, because the commit may have landed anyway.
         self._claim.drop()
@@ -332,19 +332,19 @@ class PartitionRounds:
 
     def _move_cursor(self, source: Pinned, replica: Manifest) -> Pinned:
         """Record at the source what the replica has, unless it is recorded; return the source's version after that."""
-        held = source.manifest.hold(self._link.hold_name)
+        held = source.manifest.hold(self._pair.hold_name)
         if held is not None and held.version == NO_VERSION and held.received_to >= replica.next_offset:
             return source
-        self._current_side.side = self._link.source
-        return self._source.hold(self._link.hold_name, None, received_to=replica.next_offset, pinned=source)
+        self._current_side.side = self._pair.source
+        return self._source.hold(self._pair.hold_name, None, received_to=replica.next_offset, pinned=source)
 
     def _collect_garbage(self) -> KeyfoldError | None:
-        self._current_side.side = self._link.replica
+        self._current_side.side = self._pair.replica
         return self._gc_schedule.run_due(lambda: self._change_detector.note_replica_etag(self._claim.etag))
 
     def _source_log(self) -> PartitionLog:
         return PartitionLog(
-            self._link.source.store,
+            self._pair.source.store,
             self._place,
             clock=self._resources.clock,
             random=self._random,

@@ -23,7 +23,7 @@ from keyfold.runtime.clock import Clock
 from keyfold.runtime.retry import RetryPolicy
 from keyfold_replicator.copy.schemas import SchemaCopier
 from keyfold_replicator.copy.transfer import Transfer
-from keyfold_replicator.registry.link import DesiredReplication, Link, ReplicaDocuments, ReplicaSettings
+from keyfold_replicator.registry.replica_pair import DesiredReplication, ReplicaDocuments, ReplicaPair, ReplicaSettings
 from keyfold_replicator.rounds.round import PartitionRounds, RoundResources
 from keyfold_replicator.rounds.slots import RoundSlots
 from keyfold_replicator.rounds.state_table import StateTable
@@ -97,7 +97,7 @@ class Runner:
 
     def __init__(
         self,
-        link: Link,
+        pair: ReplicaPair,
         documents: ReplicaDocuments,
         settings: ReplicaSettings,
         *,
@@ -109,10 +109,10 @@ class Runner:
         timings: RunnerTimings = RUNNER_TIMINGS,
     ) -> None:
         self._timings = timings
-        self._link = link
+        self._pair = pair
         self._documents = documents
         self._settings = settings
-        self._transfer = transfer or _transfer(link, settings, clock, random)
+        self._transfer = transfer or _transfer(pair, settings, clock, random)
         self._clock = clock
         self._random = random
         self._publish_states = publish
@@ -120,7 +120,7 @@ class Runner:
         self._retry = RetryPolicy(clock, Random(random.getrandbits(64)), timeout_s=settings.patience_s)
         self._state_table = StateTable()
         self._enablement = _CachedEnablement(documents.load_enablement, clock, timings.enablement_kept_s)
-        schema_copier = SchemaCopier(link, self._transfer, self.tally, self._retry)
+        schema_copier = SchemaCopier(pair, self._transfer, self.tally, self._retry)
         slots = RoundSlots(settings.threads)
         self._resources = RoundResources(
             slots, self._transfer, schema_copier, self.tally, self._enablement.read, self._is_wanted, clock
@@ -165,7 +165,7 @@ class Runner:
         try:
             desired = self._documents.load_desired()
             if desired is None:
-                return RunSummary(error=f"the registration of replica {self._link.name} has changed or was removed")
+                return RunSummary(error=f"the registration of replica {self._pair.name} has changed or was removed")
             if desired.paused:
                 self._pause()
                 return RunSummary(self.states(), is_paused=True)
@@ -237,7 +237,7 @@ class Runner:
                 for topic in {place.topic for place in tuple(self._workers)}:
                     desired.covers(topic)  # a slow expression times out here, and never in the loop
         except KeyfoldError as error:
-            log.warning("reading the registration failed", replica=self._link.name, error=str(error))
+            log.warning("reading the registration failed", replica=self._pair.name, error=str(error))
             return RegistrationCheck()
         if desired is None or desired.paused:
             return RegistrationCheck(desired, is_gone=desired is None)
@@ -250,7 +250,7 @@ class Runner:
         try:
             found = self._list_partitions(desired)
         except KeyfoldError as error:
-            log.warning("listing topics failed", replica=self._link.name, error=str(error))
+            log.warning("listing topics failed", replica=self._pair.name, error=str(error))
             return None
         self._listed_at_s = now_s
         return found
@@ -305,7 +305,7 @@ class Runner:
     # Both
 
     def _list_partitions(self, desired: DesiredReplication) -> frozenset[Place]:
-        source = self._link.source
+        source = self._pair.source
         return frozenset(
             source.place(topic, partition)
             for topic in catalog.topics(source.store, source.topics_dir)
@@ -323,12 +323,12 @@ class Runner:
         def new_random() -> Random:
             return Random(self._random.getrandbits(64))
 
-        rounds = PartitionRounds(self._link, topic, partition, self._settings, self._resources, new_random())
+        rounds = PartitionRounds(self._pair, topic, partition, self._settings, self._resources, new_random())
         return PartitionWorker(
             rounds,
             self._state_table,
             self._settings,
-            hold_name=self._link.hold_name,
+            hold_name=self._pair.hold_name,
             tally=self.tally,
             clock=self._clock,
             random=new_random(),
@@ -370,11 +370,11 @@ def _require_no_defect(rounds: Iterable[Future[None]]) -> None:
             future.result()
 
 
-def _transfer(link: Link, settings: ReplicaSettings, clock: Clock, random: Random) -> Transfer:
+def _transfer(pair: ReplicaPair, settings: ReplicaSettings, clock: Clock, random: Random) -> Transfer:
     return Transfer(
-        link.source.store,
-        link.replica.store,
-        topics_dir=link.replica.topics_dir,
+        pair.source.store,
+        pair.replica.store,
+        topics_dir=pair.replica.topics_dir,
         retry=RetryPolicy(clock, Random(random.getrandbits(64)), timeout_s=settings.patience_s),
         threads=settings.threads,
     )

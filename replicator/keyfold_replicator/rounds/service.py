@@ -32,14 +32,14 @@ from keyfold.store.location import OpenLocation, open_location
 from keyfold.store.pacing import Pacer
 from keyfold.store.probe import PATIENCE_IN_A_LOOP_S, probe
 from keyfold_replicator.registry.holds import drop_holds_if_removed
-from keyfold_replicator.registry.link import Link, ReplicaDocuments, ReplicaSettings, Side
 from keyfold_replicator.registry.opening import (
     RegisteredDocuments,
     close,
-    link,
+    pair,
     replica_side,
     settings,
 )
+from keyfold_replicator.registry.replica_pair import LogDirectory, ReplicaDocuments, ReplicaPair, ReplicaSettings
 from keyfold_replicator.rounds.runner import RUNNER_TIMINGS, Publish, Runner, RunnerTimings, RunSummary
 from keyfold_replicator.state.states import PartitionState
 from keyfold_replicator.state.totals import Tally
@@ -127,7 +127,7 @@ class Replication:
 
     def __init__(
         self,
-        source: Side,
+        source: LogDirectory,
         context: ReplicationContext,
         names: Sequence[str] = (),
         *,
@@ -261,13 +261,13 @@ class Replication:
             self._require_conditional_writes(registration, replica)
             documents = RegisteredDocuments(registration, source, replica, context.clock, context.new_random())
             with runner_of(
-                link(registration, source, replica), documents, replica_settings, context, tally, publish
+                pair(registration, source, replica), documents, replica_settings, context, tally, publish
             ) as runner:
                 yield runner, writer
         finally:
             close(replica.store)
 
-    def _require_conditional_writes(self, registration: Registration, replica: Side) -> None:
+    def _require_conditional_writes(self, registration: Registration, replica: LogDirectory) -> None:
         """Refuse a store that ignores conditional writes, once for each replica. The rounds report other problems."""
         if registration.cursor_id in self._proven:
             return
@@ -291,7 +291,7 @@ def _liveness_part(name: str) -> str:
     return f"replica {name}"
 
 
-def open_replica(registration: Registration, context: ReplicationContext) -> Side:
+def open_replica(registration: Registration, context: ReplicationContext) -> LogDirectory:
     """Open the replica's side, with connections for all threads."""
     return replica_side(
         registration,
@@ -304,7 +304,7 @@ def open_replica(registration: Registration, context: ReplicationContext) -> Sid
 
 
 def runner_of(
-    replica_link: Link,
+    replica_pair: ReplicaPair,
     documents: ReplicaDocuments,
     replica_settings: ReplicaSettings,
     context: ReplicationContext,
@@ -313,7 +313,7 @@ def runner_of(
 ) -> Runner:
     """Return a runner; the caller must close it."""
     return Runner(
-        replica_link,
+        replica_pair,
         documents,
         replica_settings,
         clock=context.clock,

@@ -15,7 +15,7 @@ import structlog
 from keyfold.log.manifest import UNSTAMPED
 from keyfold.runtime.clock import Clock
 from keyfold_replicator.copy.jobs import TransferStopped
-from keyfold_replicator.registry.link import ReplicaSettings
+from keyfold_replicator.registry.replica_pair import ReplicaSettings
 from keyfold_replicator.rounds.round import PartitionRounds, RoundProgress, RoundResult
 from keyfold_replicator.rounds.state_table import StateTable
 from keyfold_replicator.state.figures import figures

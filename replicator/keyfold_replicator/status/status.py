@@ -24,7 +24,7 @@ from keyfold.log.names import Place
 from keyfold.replicas.documents import Enablement, Registration, enablement_key, enablement_of
 from keyfold.store.api import ObjectStore
 from keyfold.store.documents import DOCUMENT_BYTES_MAX, load_json
-from keyfold_replicator.registry.link import Side
+from keyfold_replicator.registry.replica_pair import LogDirectory
 from keyfold_replicator.state.states import failure_of
 from keyfold_replicator.status.assessment import Assessment, BothManifests, ReplicaFacts, assess
 from keyfold_replicator.status.status_report import StatusReport, load_report
@@ -52,8 +52,8 @@ class ReplicaStatus:
 
 def gather_status(
     registration: Registration,
-    source: Side,
-    replica: Side | KeyfoldError,
+    source: LogDirectory,
+    replica: LogDirectory | KeyfoldError,
     *,
     now_ms: int,
     wanted: Callable[[Place], bool] = lambda _place: True,
@@ -91,7 +91,7 @@ def gather_status(
     return ReplicaStatus(registration, source.url, now_ms, found, assessments, reported)
 
 
-def read_manifests(place: Place, source: Side, replica: Side | KeyfoldError) -> BothManifests:
+def read_manifests(place: Place, source: LogDirectory, replica: LogDirectory | KeyfoldError) -> BothManifests:
     """Read both manifests of the partition at the source's `place`.
 
     The replica's is read first. So the source's is at least as new, and what is missing then is missing.
@@ -103,7 +103,7 @@ def read_manifests(place: Place, source: Side, replica: Side | KeyfoldError) -> 
         return BothManifests(place, error, at_replica)
 
 
-def _load_replica(place: Place, replica: Side) -> Manifest | KeyfoldError | None:
+def _load_replica(place: Place, replica: LogDirectory) -> Manifest | KeyfoldError | None:
     try:
         return _load(replica.store, replica.place(place.topic, place.partition)).manifest
     except ObjectNotFound:
@@ -117,15 +117,15 @@ def _load(store: ObjectStore, place: Place) -> Pinned:
     return Pinned(decode_manifest(blob.data, place), blob.etag, blob.date_ms, blob.last_modified_ms)
 
 
-def _places(registration: Registration, source: Side) -> Iterable[Place]:
+def _places(registration: Registration, source: LogDirectory) -> Iterable[Place]:
     for topic in registration.choose(catalog.topics(source.store, source.topics_dir)):
         for partition in catalog.partitions(source.store, source.topics_dir, topic):
             yield Place(source.topics_dir, topic, partition)
 
 
 def _load_enablement(
-    replica: Side | KeyfoldError,
-) -> tuple[Enablement | None, KeyfoldError | None, Side | KeyfoldError]:
+    replica: LogDirectory | KeyfoldError,
+) -> tuple[Enablement | None, KeyfoldError | None, LogDirectory | KeyfoldError]:
     """Return the replica's permissions or the error, and the replica or the error if it does not answer."""
     if isinstance(replica, KeyfoldError):
         return None, replica, replica

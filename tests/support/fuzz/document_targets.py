@@ -27,9 +27,9 @@ from keyfold.replicas.documents import (
     registration_document,
     registration_of,
 )
+from keyfold.restore.group_offsets import parse_offsets
 from keyfold.restore.journal import Journal, PartitionPlan, RestorePlan
 from keyfold.restore.lease import Lease
-from keyfold.restore.offsets import parse_offsets
 from keyfold.restore.window import Window, WindowDamaged
 from keyfold.runtime.clock import ManualClock
 from keyfold.runtime.retry import RetryPolicy
@@ -305,7 +305,7 @@ DOCUMENT_TARGETS: Final = (
            (KeyfoldError, ValueError)),
     Target("log-position", _one(json.dumps(Position(5, _ANCHOR).document())), decode_position, ("keyfold.read.follow",),
            _JSON, (ValueError,)),
-    Target("offsets-file", _one("users,0,12\nusers,1,7\n"), decode_offsets_file, ("keyfold.restore.offsets",),
+    Target("offsets-file", _one("users,0,12\nusers,1,7\n"), decode_offsets_file, ("keyfold.restore.group_offsets",),
            (text_line, any_bytes)),
     Target("config-file", _one('{"name": "users", "config": {"topics": "users", "tasks.max": 2}}'), decode_config,
            ("keyfold.config.config_file",), _JSON),

@@ -224,7 +224,7 @@ def test_time_units_are_those_of_the_readers_schema() -> None:
         ({"type": "array", "items": "null"}, written("long", 2**62),
          "4611686018427387904 items with 0 bytes left"),
         ({"type": "array", "items": "long"}, b"\x01\xfe\x01\x02", "127 bytes of items with 1 bytes left"),
-        ({"type": "enum", "name": "E", "symbols": ["A"]}, b"\x02", "symbol 1 of enum E, which has 1 symbols"),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, b"\x02", "index 1 of enum E, which has 1 symbols"),
         (logical("int", "time-millis"), b"\x01", "-1000 µs is not a time of day"),
         (logical("int", "date"), written("int", 2**31 - 1), "signed integer is greater than maximum"),
         (logical("string", "uuid"), b"\x02a", "badly formed hexadecimal UUID string"),

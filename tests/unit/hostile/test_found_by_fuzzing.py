@@ -22,7 +22,7 @@ from keyfold.log.avro import SegmentDamaged
 from keyfold.log.index import Index
 from keyfold.log.manifest_codec import decode_manifest, encode_manifest
 from keyfold.replicas.documents import Registration, registration_document, registration_of
-from keyfold.restore.offsets import parse_offsets
+from keyfold.restore.group_offsets import parse_offsets
 from keyfold.store.documents import DocumentUnreadable
 from keyfold_compactor.options import CompactOptions
 from keyfold_schemas import load_schema

@@ -13,8 +13,8 @@ from keyfold.log.record import Record
 from keyfold.read.blocks import READ_LIMITS, ReadLimits
 from keyfold.read.log import Log
 from keyfold.restore.errors import RestoreBusy, RestoreRefused, TargetMoved
+from keyfold.restore.group_offsets import GroupOffset
 from keyfold.restore.lease import Lease
-from keyfold.restore.offsets import GroupOffset
 from keyfold.restore.partition import RestoreSettings
 from keyfold.restore.run import Restore, RestoreOutcome, RestoreRequest
 from keyfold.restore.selection import EVERY, RestoreSelection, parse_to_offsets

@@ -48,7 +48,7 @@ class _Compiler:
         if schema is None:
             return _anything
         if not isinstance(schema, dict) or not isinstance(kind := schema.get("type"), str):
-            raise SchemaInvalid("a schema has no member `type`")
+            raise SchemaInvalid("it, or a schema within it, has no field `type`")
         parameters = _parameters(schema)
         bare = self._bare(schema, kind)
         bare = _logical(schema, parameters) or bare

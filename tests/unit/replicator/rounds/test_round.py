@@ -12,7 +12,7 @@ from keyfold.log.names import Place
 from keyfold.replicas.documents import CompactionEntry, Enablement
 from keyfold.store.api import Create
 from keyfold.store.wrappers.faults import Call, Fault, FaultKind
-from keyfold_replicator.registry.link import DesiredReplication
+from keyfold_replicator.registry.replica_pair import DesiredReplication
 from keyfold_replicator.state.states import SyncState
 from tests.support.logs import records
 from tests.support.replica_rounds import HOLD, Worlds

@@ -17,7 +17,7 @@ from keyfold.replicas.documents import Enablement
 from keyfold.runtime.clock import SystemClock
 from keyfold.store.wrappers.faults import Call, Fault, FaultKind
 from keyfold_replicator.copy.schemas import SchemaCopier
-from keyfold_replicator.registry.link import DesiredReplication
+from keyfold_replicator.registry.replica_pair import DesiredReplication
 from keyfold_replicator.rounds.holds import SourceHold
 from keyfold_replicator.rounds.runner import Runner, RunnerTimings
 from keyfold_replicator.rounds.worker import PartitionWorker
@@ -25,7 +25,7 @@ from keyfold_replicator.state.retry import RoundBackoff
 from keyfold_replicator.state.states import SyncState
 from keyfold_replicator.state.totals import Tally
 from tests.support.logs import records
-from tests.support.replica_rounds import ENABLED, HOLD, SETTINGS, Running, Worlds, link
+from tests.support.replica_rounds import ENABLED, HOLD, SETTINGS, Running, Worlds, pair
 
 QUICK = replace(SETTINGS, poll_ms=20, discover_ms=20, patience_s=0.05)
 
@@ -352,7 +352,7 @@ def test_concurrent_rounds_share_listings_that_started_after_they_asked(worlds: 
 
         running.source.on_call = slow
         schema_copier = SchemaCopier(
-            link(running.source, running.replica), running.runner._transfer, Tally(), running.runner._retry
+            pair(running.source, running.replica), running.runner._transfer, Tally(), running.runner._retry
         )
         threads = [threading.Thread(target=schema_copier.copy_missing) for _ in range(asked)]
         for thread in threads:
@@ -366,7 +366,7 @@ def test_a_runner_is_deterministic_given_its_random(worlds: Worlds) -> None:
     clock = worlds.clock
     waits = []
     for _ in range(2):
-        source = Runner(link(worlds.source, worlds.replica), worlds.documents, QUICK, clock=clock, random=Random(5))
+        source = Runner(pair(worlds.source, worlds.replica), worlds.documents, QUICK, clock=clock, random=Random(5))
         with source:
             waits.append(source._make_worker("users", 0)._random.random())
     assert waits[0] == waits[1]

@@ -19,8 +19,8 @@ from keyfold.runtime.retry import Backoff
 from keyfold.store.api import Create, PutMode, PutResult
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import Call, Fault, FaultKind
-from keyfold_replicator.registry.link import ReplicaSettings
 from keyfold_replicator.registry.opening import side
+from keyfold_replicator.registry.replica_pair import ReplicaSettings
 from keyfold_replicator.rounds.runner import RunnerTimings
 from keyfold_replicator.rounds.service import Replication, ReplicationContext, quiet_max_s
 from keyfold_replicator.state.states import PartitionState, SyncState

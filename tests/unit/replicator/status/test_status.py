@@ -19,8 +19,8 @@ from keyfold.store.api import Blob, Create, ObjectStore
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.counting import CountedStore
 from keyfold.store.wrappers.faults import Fault, FaultyStore, every_fault
-from keyfold_replicator.registry.link import Link, ReplicaSettings, Side
 from keyfold_replicator.registry.opening import RegisteredDocuments
+from keyfold_replicator.registry.replica_pair import LogDirectory, ReplicaPair, ReplicaSettings
 from keyfold_replicator.rounds.runner import Runner
 from keyfold_replicator.state.figures import Lag, Pending
 from keyfold_replicator.state.states import PartitionState, SyncState
@@ -43,8 +43,8 @@ class Scene:
         self.first, self.second = MemoryStore("first", self.clock), MemoryStore("second", self.clock)
         self.registry = ReplicaRegistry(self.first, "topics", self.clock, Random(1))
         self.registration = self.registry.add(Registration("dr", CONFIG))
-        self.source = Side(self.first, "topics", "s3://first/topics", "s3.first")
-        self.replica = Side(self.second, "dr/topics", "s3://second/dr/topics", "s3.second")
+        self.source = LogDirectory(self.first, "topics", "s3://first/topics", "s3.first")
+        self.replica = LogDirectory(self.second, "dr/topics", "s3://second/dr/topics", "s3.second")
         self.sink = Sink.open(self.first, clock=self.clock)
         self.tally = Tally()
         self.writer = StatusWriter(self.first, "topics", "dr", holder="host:7", clock=self.clock, tally=self.tally)
@@ -55,10 +55,10 @@ class Scene:
 
     def replicate(self) -> Runner:
         documents = RegisteredDocuments(self.registration, self.source, self.replica, self.clock, Random(2))
-        link = Link("dr", self.registration.hold_name, self.source, self.replica)
+        pair = ReplicaPair("dr", self.registration.hold_name, self.source, self.replica)
         settings = ReplicaSettings(threads=1, patience_s=1.0)
         runner = Runner(
-            link,
+            pair,
             documents,
             settings,
             clock=self.clock,

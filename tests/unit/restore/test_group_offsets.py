@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from keyfold.errors import ConfigError
 from keyfold.restore.errors import RestoreRefused
+from keyfold.restore.group_offsets import GroupOffset, format_offsets, parse_offsets, translate, translate_partition
 from keyfold.restore.journal import Journal
-from keyfold.restore.offsets import GroupOffset, format_offsets, parse_offsets, translate, translate_partition
 from keyfold.restore.run import RestoreRequest
 from keyfold.restore.window import Window
 from keyfold.runtime.clock import ManualClock

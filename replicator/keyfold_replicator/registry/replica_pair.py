@@ -1,4 +1,4 @@
-"""The two sides of a replication, and its settings: values that every part gets."""
+"""The source and the replica of a replication, and its settings: values that every part gets."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ HOUR_MS: Final = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """One bucket's side: store, directory of the logs, URL (`s3://bucket/topics`), and host for messages."""
+class LogDirectory:
+    """A directory of logs in one bucket: its store, path, URL (`s3://bucket/topics`), and host for messages."""
 
     store: ObjectStore
     topics_dir: str
@@ -24,18 +24,18 @@ class Side:
     host: str
 
     def place(self, topic: str, partition: int) -> Place:
-        """Return where a partition's log is on this side."""
+        """Return where a partition's log is in this directory."""
         return Place(self.topics_dir, topic, partition)
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class ReplicaPair:
     """A registered replica: its name, both sides, and the name of its cursor in the source's manifests."""
 
     name: str
     hold_name: str
-    source: Side
-    replica: Side
+    source: LogDirectory
+    replica: LogDirectory
 
 
 @dataclass(frozen=True, slots=True)
