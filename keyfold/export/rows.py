@@ -23,7 +23,7 @@ from keyfold.formats.column_width import in_parts
 from keyfold.formats.columns import BadRows, Column
 from keyfold.formats.format import RecordPart
 from keyfold.formats.format_mismatch import FormatMismatch, mismatch_at
-from keyfold.log.arrow_columns import ArrowArray, arrow_schema
+from keyfold.log.arrow_types import ArrowArray, arrow_schema
 from keyfold.log.names import Place
 
 _EXAMPLES: Final = 5

@@ -2,7 +2,7 @@
 
 record, names, folder                         a record; names of objects; the folder of a partition
 codec, avro, encode, decode                   compressed blocks of Avro, written and read
-arrow, arrow_columns, arrow_headers,          blocks as Arrow columns
+arrow, arrow_types, arrow_headers,            blocks as Arrow columns
 arrow_numbers
 segment, assembly, rewrite, objects           a segment as it is written, merged and uploaded
 index, index_pages                            the index of a segment: Parquet, and its pages

@@ -24,9 +24,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from keyfold.log.arrow_columns import ArrowArray, column_of
 from keyfold.log.arrow_headers import FEW_RECORDS, HEADERS, Spans, cut, header_list, read_headers
 from keyfold.log.arrow_numbers import PADDING, Flags, Ints, Misplaced, Octets, read_numbers, refuse
+from keyfold.log.arrow_types import ArrowArray, column_of
 from keyfold.log.avro import SegmentDamaged
 from keyfold.log.decode import decode_raw
 from keyfold.log.record import TIMESTAMP_TYPES

@@ -12,8 +12,8 @@ from typing import Final, cast
 import numpy as np
 import pyarrow as pa
 
-from keyfold.log.arrow_columns import ArrowArray, buffer_of, lists_of, values_of
 from keyfold.log.arrow_numbers import Flags, Ints, Misplaced, Octets, read_numbers, refuse
+from keyfold.log.arrow_types import ArrowArray, buffer_of, lists_of, values_of
 from keyfold.log.avro import read_varint
 
 HEADER: Final = pa.struct([pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary())])

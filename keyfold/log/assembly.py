@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from isal.isal_zlib import crc32
 
-from keyfold.log.arrow_columns import ArrowArray, ArrowChunks, values_of
+from keyfold.log.arrow_types import ArrowArray, ArrowChunks, values_of
 from keyfold.log.avro import header_bytes, stored_block
 from keyfold.log.codec import open_codec
 from keyfold.log.encode import SLICE_BYTES, SMALL_BINARY_BYTES

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyfold.log.arrow_columns import ArrowArray, ArrowChunks, ArrowScalar, buffer_of, numbers_in
+from keyfold.log.arrow_types import ArrowArray, ArrowChunks, ArrowScalar, buffer_of, numbers_in
 from keyfold.log.avro import MAX_BLOCK_BYTES, varint
 from keyfold.log.record import TIMESTAMP_TYPES, Header, RecordColumns
 

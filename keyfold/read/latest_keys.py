@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from keyfold.log.arrow_columns import ArrowArray, values_of
+from keyfold.log.arrow_types import ArrowArray, values_of
 from keyfold.read.key_hash import HASHES, key_hashes
 
 Flags = npt.NDArray[np.bool_]

@@ -122,9 +122,8 @@ def _inherited(anchor: Anchor, position: int, manifest: Manifest) -> Anchor:
     if seen_to > ancestor.next_offset:
         raise _lost(
             manifest,
-            f"the log continues log {ancestor.log_id} from offset {ancestor.next_offset} (a replica was promoted), but "
-            f"this reader, at offset {position}, knows log {ancestor.log_id} up to offset {seen_to}: records from "
-            f"{ancestor.next_offset} on differ",
+            f"the promoted log has the old log ({ancestor.log_id}) up to offset {ancestor.next_offset}, but this "
+            f"reader, at offset {position}, has seen the old log up to offset {seen_to}",
         )
     known = min(anchor.last_pass_epoch, ancestor.last_epoch)
     return Anchor(manifest.log_id, manifest.version, known, anchor.seen_to)

@@ -8,7 +8,7 @@ from typing import cast
 
 import pyarrow as pa
 
-from keyfold.log.arrow_columns import ArrowCodes, ArrowLists, values_of
+from keyfold.log.arrow_types import ArrowCodes, ArrowLists, values_of
 from keyfold.log.record import Header, Record
 
 

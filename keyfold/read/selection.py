@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyfold.log.arrow_columns import ArrowChunks
+from keyfold.log.arrow_types import ArrowChunks
 from keyfold.log.assembly import NO_TIMESTAMP_MS
 from keyfold.log.index import Index
 from keyfold.log.manifest import SegmentEntry

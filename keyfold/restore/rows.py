@@ -13,7 +13,7 @@ from typing import Final, cast
 import numpy as np
 import pyarrow as pa
 
-from keyfold.log.arrow_columns import ArrowArray, ArrowLists, numbers_in
+from keyfold.log.arrow_types import ArrowArray, ArrowLists, numbers_in
 from keyfold.log.record import Header
 
 COLUMNS: Final = ("offset", "timestamp", "key", "value", "headers")

@@ -53,7 +53,11 @@ def date_ms_of(answer: S3Answer, key: str) -> int:
     try:
         return second_end_ms(parsedate_to_datetime(text))
     except ValueError as error:
-        raise StoreError(key, f"the store answered without a valid Date header ({text!r})") from error
+        raise StoreError(
+            key,
+            f"the store answered without a valid Date header ({text!r}); keyfold takes the time from it",
+            hint="check the store, or a proxy in front of it",
+        ) from error
 
 
 def second_end_ms(moment: datetime) -> int:

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from keyfold.log.arrow_columns import ArrowArray, ArrowChunks
+from keyfold.log.arrow_types import ArrowArray, ArrowChunks
 from keyfold.log.index import Index, Ints
 from keyfold.verify.row_checks import Words, flat_bytes
 

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from keyfold.log.arrow_columns import ArrowArray, ArrowChunks, numbers_in
+from keyfold.log.arrow_types import ArrowArray, ArrowChunks, numbers_in
 from keyfold.log.avro import SegmentDamaged, StoredBlock
 from keyfold.log.codec import Codec
 from keyfold.log.decode import decode_record, decompress_block, skip_headers

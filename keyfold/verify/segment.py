@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from keyfold.errors import ObjectNotFound, ObjectTooLarge
-from keyfold.log.arrow_columns import ArrowArray, ArrowChunks
+from keyfold.log.arrow_types import ArrowArray, ArrowChunks
 from keyfold.log.avro import SegmentDamaged, SegmentHeader, StoredBlock, read_blocks
 from keyfold.log.codec import Codec, open_codec
 from keyfold.log.decode import decompress_block

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -93,8 +93,8 @@ def _index_of(chunks: Iterator[bytes], origin: str) -> tuple[Index, SegmentTotal
 
 def _table(rows: list[Row], block: int) -> pa.Table:
     offset, timestamp, key, is_tombstone, position, length = zip(*rows, strict=True)
-    nothing = [None] * len(rows)
-    columns = (offset, timestamp, key, is_tombstone, nothing, [block] * len(rows), position, length)
+    mark, in_block = [None] * len(rows), [block] * len(rows)
+    columns: Sequence[Sequence[object]] = (offset, timestamp, key, is_tombstone, mark, in_block, position, length)
     return pa.Table.from_arrays([pa.array(c, field.type) for c, field in zip(columns, ROWS, strict=True)], schema=ROWS)
 
 

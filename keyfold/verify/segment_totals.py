@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from keyfold.log.arrow_columns import values_of
+from keyfold.log.arrow_types import values_of
 from keyfold.log.assembly import NO_TIMESTAMP_MS
 from keyfold.log.index import Index
 from keyfold.verify.row_checks import Row

@@ -4,9 +4,9 @@ cli                 the command `keyfold sink`
 worker              a process with tasks: their supervisor, the state that all workers share, the service behind REST
 connection_checks   `keyfold sink validate --connect`: try what a configuration names
 task                one task: its main loop, reports, backpressure and flushes
-rest                the REST API, which calls a `service`
+rest                the REST API, which calls a `control`
 validate            record validation, the Schema Registry, rejected records and dead letters
-service, progress   the interface between REST and a sink; the progress line at a terminal
+control, progress   the interface between REST and a sink; the progress line at a terminal
 group               the consumer group: assigned partitions, claims, fetching
 write               one partition's writer: segments, uploads and commits
 kafka, metrics      Kafka clients and their requests; the sink's metrics

@@ -28,7 +28,7 @@ from keyfold.log.record import RecordColumns
 from keyfold.runtime.clock import SystemClock
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.validate.convert.api import Checks, SchemasPending
-from keyfold_sink.validate.convert.checks import checks_of
+from keyfold_sink.validate.convert.converter_checks import checks_of
 from keyfold_sink.validate.convert.registry import ConfluentRegistry
 from keyfold_sink.write.batch import columns
 from tests.support.avro_cases import framed

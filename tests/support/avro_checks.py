@@ -14,7 +14,7 @@ from keyfold.runtime.clock import SystemClock
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.config.registry_settings import RegistrySettings
 from keyfold_sink.validate.convert.api import Checks, Rejected, SchemasPending
-from keyfold_sink.validate.convert.checks import checks_of
+from keyfold_sink.validate.convert.converter_checks import checks_of
 from keyfold_sink.validate.convert.registry_api import SchemaRegistry
 from keyfold_sink.validate.convert.schemas import SchemaTimings
 from tests.support.columns import batch

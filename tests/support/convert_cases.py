@@ -10,7 +10,7 @@ from typing import Any
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.validate.convert.api import Checks, ConnectStage
-from keyfold_sink.validate.convert.checks import checks_of
+from keyfold_sink.validate.convert.converter_checks import checks_of
 from tests.support.columns import batch
 
 NUMBERS = "org.apache.kafka.connect.converters."

@@ -9,11 +9,11 @@ from typing import Any
 
 from keyfold.runtime.clock import ManualClock
 from keyfold_sink.config.options import SinkOptions
+from keyfold_sink.control import NoSuchTask, NotStopped, OffsetRefused
 from keyfold_sink.rest.backend import Backend, Metrics
 from keyfold_sink.rest.protocol import RestLimits
 from keyfold_sink.rest.server import RestServer, serve
 from keyfold_sink.rest.sockets import listening
-from keyfold_sink.service import NoSuchTask, NotStopped, OffsetRefused
 from keyfold_sink.status import PartitionStatus, RunState, TaskStatus, WorkerStatus
 from keyfold_sink.topic_partition import TopicPartitionKey
 
@@ -51,7 +51,7 @@ def worker(slot: int = 0, *tasks: TaskStatus, **more: Any) -> WorkerStatus:
 
 
 class FakeService:
-    """See `keyfold_sink.service.Service`. `calls` are the requested changes; `failure` is raised by each change."""
+    """See `keyfold_sink.control.SinkControl`. `calls` are the requested changes; `failure` is raised by each change."""
 
     def __init__(self, options: SinkOptions | None = None, *workers: WorkerStatus) -> None:
         self.options = options or make_options()

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from keyfold.log.arrow_columns import ArrowArray, ArrowChunks
+from keyfold.log.arrow_types import ArrowArray, ArrowChunks
 from keyfold.log.avro import varint
 from keyfold.log.index import ROWS, BlockTable, _check
 from keyfold.log.index_pages import read_footer

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyfold.log.arrow_columns import ArrowArray
+from keyfold.log.arrow_types import ArrowArray
 from keyfold.log.manifest import NO_EPOCH, NO_OFFSET
 from keyfold_compactor.decide.horizon import Purge
 

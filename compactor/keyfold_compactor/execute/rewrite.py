@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from keyfold.errors import Corrupt, UploadLost
-from keyfold.log.arrow_columns import values_of
+from keyfold.log.arrow_types import values_of
 from keyfold.log.assembly import SEGMENT_LIMITS, FinishedSegment, SegmentLimits
 from keyfold.log.avro import SegmentDamaged
 from keyfold.log.index import Index, read_index, read_index_data, remark

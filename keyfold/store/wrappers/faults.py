@@ -236,7 +236,7 @@ class FaultyStore(FullStoreWrapper):
             if plan.left and plan.fault.hits(call):
                 plan.left -= 1
                 if plan.fault.kind not in kinds_of(call.operation):
-                    raise ValueError(f"{call} cannot fail by `{plan.fault.kind.value}`")
+                    raise ValueError(f"fault `{plan.fault.kind.value}` does not apply to {call}")
                 return plan.fault
         return None if self._chaos is None else self._chaos.fault(call)
 

@@ -169,7 +169,8 @@ class SwitchOver:
         if source.replica is None:
             raise ReplicaDiverged(
                 *wanted,
-                "two logs accept writes: the replica was promoted while its source could not be fenced",
+                f"two logs accept writes: replica {self._replica.url} was promoted, and source {self._source.url} was "
+                "not fenced",
                 hint="stop the sink of the source, then see what the source alone has: "
                 f"keyfold replica demote {self._source.url} --to-replica-of {self._replica.url} --dry-run",
             )

@@ -22,8 +22,8 @@ from keyfold_sink.status import RunState, TaskStatus
 class SinkMetrics(MetricsCollector):
     """The metrics of this worker's tasks, as a collector of Prometheus' client. Thread-safe.
 
-    `state` returns the desired state (`Service.target`). `place` returns the id of the worker's first task (its slot
-    times `tasks.max`) and the newest version of the desired state that it has carried out. Neither call blocks.
+    `state` returns the desired state (`SinkControl.target`). `place` returns the id of the worker's first task (its
+    slot times `tasks.max`) and the newest version of the desired state that it has carried out. Neither call blocks.
     """
 
     def __init__(

@@ -14,8 +14,8 @@ from fastapi import Depends, Path, Request
 
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.json_types import JsonObject
+from keyfold_sink.control import SinkControl
 from keyfold_sink.rest import errors
-from keyfold_sink.service import Service
 
 Metrics = Callable[[str], tuple[bytes, str]]
 """Return the metrics text and its content type for a request's `Accept` header."""
@@ -35,7 +35,7 @@ class ConfigDefinitions(Protocol):
 class Backend:
     """Everything that endpoints build their responses from."""
 
-    service: Service
+    service: SinkControl
     definitions: ConfigDefinitions
     metrics: Metrics
     clock: Clock

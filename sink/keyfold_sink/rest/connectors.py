@@ -15,9 +15,9 @@ from urllib.parse import quote
 from fastapi import APIRouter, Path, Query, Response
 from fastapi.responses import JSONResponse
 
-from keyfold_sink.rest import errors, shapes, views
+from keyfold_sink.control import NoSuchTask
+from keyfold_sink.rest import errors, shapes, status_responses
 from keyfold_sink.rest.backend import JSON_BODY, Behind, Connector
-from keyfold_sink.service import NoSuchTask
 from keyfold_sink.status import WorkerStatus
 
 router = APIRouter(prefix="/connectors", tags=["connectors"])
@@ -51,7 +51,7 @@ def list_connectors(
     return {
         behind.name: shapes.Expanded(
             status=_status(behind, workers) if "status" in expand else None,
-            info=views.info(behind.service.options, workers) if "info" in expand else None,
+            info=status_responses.info(behind.service.options, workers) if "info" in expand else None,
         )
     }
 
@@ -88,7 +88,7 @@ def create_connector(behind: Behind, request: shapes.CreateConnector) -> Respons
 @router.get("/{connector}", operation_id="getConnector")
 def get_connector(behind: Behind, _name: Connector) -> shapes.ConnectorInfo:
     """Return the connector's configuration and the ids of its tasks."""
-    return views.info(behind.service.options, behind.service.workers())
+    return status_responses.info(behind.service.options, behind.service.workers())
 
 
 @router.delete("/{connector}", status_code=204, operation_id="deleteConnector")
@@ -156,13 +156,13 @@ def get_status(behind: Behind, _name: Connector) -> shapes.ConnectorStatus:
 @router.get("/{connector}/tasks", operation_id="getTasks")
 def get_tasks(behind: Behind, _name: Connector) -> list[shapes.TaskInfo]:
     """List the tasks of all workers with their configuration."""
-    return views.task_infos(behind.service.options, behind.service.workers())
+    return status_responses.task_infos(behind.service.options, behind.service.workers())
 
 
 @router.get("/{connector}/tasks-config", deprecated=True, operation_id="getTasksConfig")
 def get_tasks_config(behind: Behind, name: Connector) -> dict[str, dict[str, str]]:
     """Return every task's configuration by `<connector>-<task>`; deprecated, as in Connect."""
-    infos = views.task_infos(behind.service.options, behind.service.workers())
+    infos = status_responses.task_infos(behind.service.options, behind.service.workers())
     return {f"{name}-{task.id.task}": task.config for task in infos}
 
 
@@ -170,9 +170,9 @@ def get_tasks_config(behind: Behind, name: Connector) -> dict[str, dict[str, str
 def get_task_status(behind: Behind, name: Connector, task: _TaskNumber) -> shapes.TaskState:
     """Return the state of one task of any worker."""
     options = behind.service.options
-    for found in views.tasks(options, behind.service.workers()):
+    for found in status_responses.tasks(options, behind.service.workers()):
         if found.id == task:
-            return views.task_state(options, found)
+            return status_responses.task_state(options, found)
     raise errors.not_found(f"No status found for task {name}-{task}")
 
 
@@ -240,7 +240,7 @@ def restart(
     behind.service.restart(include_tasks=include_tasks, only_failed=only_failed)
     if before is None:
         return Response(status_code=HTTPStatus.NO_CONTENT)
-    plan = views.restarting(before, include_tasks=include_tasks, only_failed=only_failed)
+    plan = status_responses.restarting(before, include_tasks=include_tasks, only_failed=only_failed)
     return JSONResponse(plan.model_dump(mode="json", exclude_none=True), HTTPStatus.ACCEPTED)
 
 
@@ -264,13 +264,13 @@ def get_partitions(
     """Return each partition's durable, read and end offsets, and the age of its oldest record that is not durable."""
     service = behind.service
     ends = service.offsets() if unassigned else None
-    rows = views.partitions(service.options, service.workers(), behind.clock.now_ms(), ends)
+    rows = status_responses.partitions(service.options, service.workers(), behind.clock.now_ms(), ends)
     return shapes.Partitions(partitions=rows)
 
 
 def _status(behind: Behind, workers: Sequence[WorkerStatus]) -> shapes.ConnectorStatus:
     service = behind.service
-    return views.status(service.options, service.target(), workers, service.worker_id)
+    return status_responses.status(service.options, service.target(), workers, service.worker_id)
 
 
 def _accepted() -> Response:
@@ -278,7 +278,7 @@ def _accepted() -> Response:
 
 
 def _unchanged(behind: Behind) -> Response:
-    found = views.info(behind.service.options, behind.service.workers())
+    found = status_responses.info(behind.service.options, behind.service.workers())
     location = "/connectors/" + quote(behind.name, safe="")
     return JSONResponse(found.model_dump(mode="json"), HTTPStatus.OK, {"Location": location})
 

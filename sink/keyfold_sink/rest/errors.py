@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 
 from keyfold.errors import KeyfoldError
-from keyfold_sink.service import NoSuchTask, NotStopped, OffsetRefused
+from keyfold_sink.control import NoSuchTask, NotStopped, OffsetRefused
 
 _STATUS: Final[tuple[tuple[type[KeyfoldError], HTTPStatus], ...]] = (
     (NoSuchTask, HTTPStatus.NOT_FOUND),

@@ -12,9 +12,9 @@ from typing import Final
 
 from fastapi import APIRouter
 
-from keyfold_sink.rest import errors, shapes, views
+from keyfold_sink.control import NotStopped
+from keyfold_sink.rest import errors, shapes, status_responses
 from keyfold_sink.rest.backend import JSON_BODY, Behind, Connector
-from keyfold_sink.service import NotStopped
 from keyfold_sink.status import RunState
 from keyfold_sink.topic_partition import TopicPartitionKey
 
@@ -32,7 +32,7 @@ _NEVER_BACK: Final = (
 @router.get("/{connector}/offsets", operation_id="getOffsets")
 def get_offsets(behind: Behind, _name: Connector) -> shapes.ConnectorOffsets:
     """Return the end of each partition's log: the next offset to be written; all offsets below it are durable."""
-    return views.offsets(behind.service.offsets())
+    return status_responses.offsets(behind.service.offsets())
 
 
 @router.patch("/{connector}/offsets", dependencies=[JSON_BODY], operation_id="alterOffsets")

@@ -27,13 +27,13 @@ from starlette.types import ASGIApp
 
 from keyfold.errors import KeyfoldError
 from keyfold.runtime.clock import Clock
+from keyfold_sink.control import SinkControl
 from keyfold_sink.rest import connectors, document, errors, health, loggers, offsets, plugins
 from keyfold_sink.rest.backend import Backend, ConfigDefinitions, Metrics
 from keyfold_sink.rest.guard import Guard
 from keyfold_sink.rest.protocol import DeadlineProtocol, RestLimits
 from keyfold_sink.rest.sockets import Sockets
 from keyfold_sink.rest.wake_detector import WakeDetector
-from keyfold_sink.service import Service
 
 _START_S: Final = 10.0
 _GRACE_S: Final = 2
@@ -114,7 +114,7 @@ def _config(app: ASGIApp, limits: RestLimits) -> uvicorn.Config:
 
 @contextlib.contextmanager
 def serve(
-    service: Service,
+    service: SinkControl,
     sockets: Sockets,
     *,
     metrics: Metrics,

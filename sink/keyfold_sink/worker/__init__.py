@@ -7,6 +7,6 @@ spawn, task_main    a task's process, from the supervisor's side and from its ow
 wire                messages between a supervisor and its tasks
 desired_state       the sink's desired state: one object in the bucket, changed by compare-and-swap
 worker_registry     the status objects of all workers
-sink_service        the service behind the REST API (`keyfold_sink.service.Service`)
+sink_service        the service behind the REST API (`keyfold_sink.control.SinkControl`)
 log_end_offsets     read the log end offsets, and move them forward on request
 """

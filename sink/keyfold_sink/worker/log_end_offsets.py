@@ -21,8 +21,8 @@ from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog, SinkSession
 from keyfold.runtime.clock import Clock
 from keyfold.store.api import ObjectStore
+from keyfold_sink.control import NotStopped, OffsetRefused
 from keyfold_sink.kafka.source import ASKED_REASON, SourceFacts, TopicGone, check_identity
-from keyfold_sink.service import NotStopped, OffsetRefused
 from keyfold_sink.topic_partition import TopicPartitionKey
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""The service behind the REST API (`keyfold_sink.service.Service`), in each worker.
+"""The service behind the REST API (`keyfold_sink.control.SinkControl`), in each worker.
 
 Requests that change something change the desired state in the bucket, and every worker follows it, including this one.
 The status of tasks comes from this worker's supervisor and from the other workers' status objects. While the store does
@@ -19,7 +19,7 @@ import structlog
 from keyfold.errors import KeyfoldError
 from keyfold.runtime.clock import Clock
 from keyfold_sink.config.options import SinkOptions
-from keyfold_sink.service import NoSuchTask, NotStopped, OffsetRefused
+from keyfold_sink.control import NoSuchTask, NotStopped, OffsetRefused
 from keyfold_sink.status import UNKNOWN, RunState, TaskStatus, WorkerStatus, standstill
 from keyfold_sink.topic_partition import TopicPartitionKey
 from keyfold_sink.worker import desired_state
@@ -88,13 +88,13 @@ class SinkService:
 
     @property
     def worker_id(self) -> str:
-        """See `Service.worker_id`."""
+        """See `SinkControl.worker_id`."""
         return self._registry.worker_id
 
     # Queries
 
     def cluster_id(self) -> str:
-        """See `Service.cluster_id`."""
+        """See `SinkControl.cluster_id`."""
         with self._lock:
             now_s = self._clock.monotonic_s()
             if self._asked is None or (_has_no_answer(self._asked[1]) and now_s - self._asked[0] > _ASK_AGAIN_S):
@@ -106,7 +106,7 @@ class SinkService:
             return ""
 
     def target(self) -> RunState:
-        """See `Service.target`."""
+        """See `SinkControl.target`."""
         return self._desired().state
 
     def own_status(self) -> WorkerStatus:
@@ -121,7 +121,7 @@ class SinkService:
         )
 
     def workers(self) -> Sequence[WorkerStatus]:
-        """See `Service.workers`."""
+        """See `SinkControl.workers`."""
         try:
             others = self._registry.others()
         except KeyfoldError:  # users need the status most of all while the store does not work
@@ -129,11 +129,11 @@ class SinkService:
         return [self.own_status(), *others]
 
     def is_alive(self) -> bool:
-        """See `Service.is_alive`."""
+        """See `SinkControl.is_alive`."""
         return self._tasks.is_alive
 
     def not_ready(self) -> str:
-        """See `Service.not_ready`."""
+        """See `SinkControl.not_ready`."""
         known = self._document.known
         if known is None:
             return "the sink's desired state has not been read from the bucket yet"
@@ -144,12 +144,12 @@ class SinkService:
         return "; ".join(f"task {number} {why}" for number, why in said if why)
 
     def topics(self) -> Sequence[str]:
-        """See `Service.topics`."""
+        """See `SinkControl.topics`."""
         reading = {part.topic for worker in self.workers() for task in worker.tasks for part in task.partitions}
         return sorted(reading.union(self._topics_with_logs()))
 
     def offsets(self) -> Mapping[TopicPartitionKey, int]:
-        """See `Service.offsets`. The manifest is read for partitions that no task has."""
+        """See `SinkControl.offsets`. The manifest is read for partitions that no task has."""
         found: dict[TopicPartitionKey, int] = {}
         for worker in self.workers():
             for task in worker.tasks:
@@ -164,24 +164,24 @@ class SinkService:
     # Requests
 
     def pause(self) -> None:
-        """See `Service.pause`."""
+        """See `SinkControl.pause`."""
         self._change(desired_state.target(RunState.PAUSED))
 
     def resume(self) -> None:
-        """See `Service.resume`."""
+        """See `SinkControl.resume`."""
         self._change(desired_state.target(RunState.RUNNING))
 
     def stop(self) -> None:
-        """See `Service.stop`."""
+        """See `SinkControl.stop`."""
         self._change(desired_state.target(RunState.STOPPED))
 
     def restart(self, *, include_tasks: bool, only_failed: bool) -> None:
-        """See `Service.restart`."""
+        """See `SinkControl.restart`."""
         of_tasks = RestartScope.FAILED if only_failed else RestartScope.ALL
         self._change(desired_state.restart(of_tasks if include_tasks else RestartScope.CONNECTOR))
 
     def restart_task(self, task_id: int) -> None:
-        """See `Service.restart_task`."""
+        """See `SinkControl.restart_task`."""
         for worker in self.workers():
             for task in worker.tasks:
                 if worker.slot != UNKNOWN and worker.slot * self.options.tasks_max + task.number == task_id:
@@ -190,15 +190,15 @@ class SinkService:
         raise NoSuchTask(f"no worker has a task with id {task_id}")
 
     def flush(self) -> None:
-        """See `Service.flush`."""
+        """See `SinkControl.flush`."""
         self._change(desired_state.flush)
 
     def set_log_level(self, logger: str, level: str) -> None:
-        """See `Service.set_log_level`."""
+        """See `SinkControl.set_log_level`."""
         self._tasks.set_log_level(logger, level)
 
     def alter_offsets(self, offsets: Mapping[TopicPartitionKey, int]) -> None:
-        """See `Service.alter_offsets`."""
+        """See `SinkControl.alter_offsets`."""
         for (topic, partition), offset in offsets.items():
             if topic not in self.options.choose_topics([topic]):
                 raise OffsetRefused(f"this sink does not read topic {topic}; no offset was changed")

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from backports import zstd
 
 from keyfold.log.arrow import BlockRows, RawBlock, decode_blocks
-from keyfold.log.arrow_columns import values_of
+from keyfold.log.arrow_types import values_of
 from keyfold.log.avro import (
     SegmentDamaged,
     SegmentHeader,

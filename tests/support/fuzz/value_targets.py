@@ -259,7 +259,7 @@ VALUE_TARGETS: Final = (
     Target("text-value", json_seeds, decode_text, ("keyfold.formats.columns",), (any_bytes, text_line)),
     Target("converters", json_seeds, check_values,
            ("keyfold_sink.validate.convert.json_check", "keyfold_sink.validate.convert.columns",
-            "keyfold_sink.validate.convert.checks"),
+            "keyfold_sink.validate.convert.converter_checks"),
            (json_document, json_document, any_bytes)),
     Target("connect-schema", connect_seeds, compile_connect, ("keyfold_sink.validate.convert.connect_schema",),
            (json_document, json_document, any_bytes), (SchemaInvalid, NotJson)),

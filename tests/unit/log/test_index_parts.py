@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from keyfold.log.arrow_columns import ArrowArray
+from keyfold.log.arrow_types import ArrowArray
 from keyfold.log.assembly import FinishedSegment, SegmentLimits
 from keyfold.log.avro import SegmentDamaged
 from keyfold.log.index import BlockTable, Index

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyfold.errors import SnapshotLost
-from keyfold.log.arrow_columns import ArrowArray
+from keyfold.log.arrow_types import ArrowArray
 from keyfold.log.assembly import SegmentLimits
 from keyfold.log.record import CREATE_TIME, Record
 from keyfold.read.batches import SegmentRead

@@ -148,7 +148,7 @@ def test_a_predicate_chooses_calls_up_to_a_number_of_times() -> None:
 
 def test_a_fault_that_a_call_cannot_have_is_refused() -> None:
     _, store = faulty(Fault(1, FaultKind.CONFLICT))
-    with pytest.raises(ValueError, match="cannot fail by `conflict`"):
+    with pytest.raises(ValueError, match="fault `conflict` does not apply to "):
         store.get("a")
 
 

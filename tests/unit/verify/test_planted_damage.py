@@ -19,7 +19,7 @@ from isal.isal_zlib import crc32
 
 from keyfold.cli.app import run
 from keyfold.cli.context import CliContext
-from keyfold.log.arrow_columns import values_of
+from keyfold.log.arrow_types import values_of
 from keyfold.log.decode import read_records
 from keyfold.log.index import ROWS, Index, read_index
 from keyfold.log.manifest import Manifest, SegmentEntry

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyfold.log.arrow_columns import values_of
+from keyfold.log.arrow_types import values_of
 from keyfold.log.avro import StoredBlock, parse_block
 from keyfold.log.codec import open_codec
 from keyfold.log.index import ROWS, Index

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from keyfold.log.arrow_columns import values_of
+from keyfold.log.arrow_types import values_of
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.spark.verify import _answer_batch, _checker, _deal, _Gathered, _suspector, _take

@@ -1,7 +1,7 @@
 """Converters, which validate that records have the format that readers expect. The log keeps the original bytes.
 
 api                 the interface of record validation
-checks              the checks of a task, from its options
+converter_checks    the checks of a task, from its options
 columns             checks of text and numbers
 json_check          JSON, and Connect's envelope
 connect_schema      Connect's schemas, as checks of a payload

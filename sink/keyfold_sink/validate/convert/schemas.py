@@ -353,8 +353,10 @@ def read_schema(registered: RegisteredSchema) -> tuple[str, Step]:
         return text, compile_check(schema)
     except SchemaTooLarge as error:
         raise AvroSchemaInvalid(str(error)) from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise AvroSchemaInvalid(f"it is not a valid Avro schema: {error!r}") from error
+    except KeyError as error:
+        raise AvroSchemaInvalid(f"it is not a valid Avro schema: a definition has no {error}") from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise AvroSchemaInvalid(f"it is not a valid Avro schema: {error}") from error
     except RecursionError as error:
         raise AvroSchemaInvalid("it is nested too deeply") from error
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyfold.log.arrow_columns import ArrowChunks
+from keyfold.log.arrow_types import ArrowChunks
 from keyfold.log.index import ROWS
 from keyfold.runtime.clock import ManualClock
 from keyfold_compactor.decide.horizon import UNHELD, Purge

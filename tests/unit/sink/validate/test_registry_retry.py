@@ -19,7 +19,7 @@ from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.group.error_scope import ErrorScope, scope_of
 from keyfold_sink.status import RunState
 from keyfold_sink.validate.convert.api import Checks
-from keyfold_sink.validate.convert.checks import checks_of
+from keyfold_sink.validate.convert.converter_checks import checks_of
 from keyfold_sink.validate.convert.registry_api import (
     AVRO,
     RegisteredSchema,

@@ -12,8 +12,8 @@ from keyfold.errors import StoreUnavailable
 from keyfold.log.manifest import Gap
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.wrappers.faults import Call, Fault, FaultKind
+from keyfold_sink.control import NoSuchTask, NotStopped, OffsetRefused, SinkControl
 from keyfold_sink.kafka.source import ASKED_REASON
-from keyfold_sink.service import NoSuchTask, NotStopped, OffsetRefused, Service
 from keyfold_sink.status import UNKNOWN, PartitionStatus, RunState, TaskStatus
 from keyfold_sink.worker import desired_state
 from keyfold_sink.worker.desired_state import DesiredStateDocument, Restart, RestartScope
@@ -42,7 +42,7 @@ def part(partition: int, next_offset: int, state: RunState = RunState.RUNNING, t
 
 def test_the_sink_service_implements_the_protocol() -> None:
     world = World()
-    service: Service = world.workers("a")[0].service
+    service: SinkControl = world.workers("a")[0].service
     assert service.worker_id == "a"
     assert service.options.name == "users"
     assert service.cluster_id() == "C"

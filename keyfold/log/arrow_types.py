@@ -1,4 +1,4 @@
-"""Arrow's columns as mypy sees them, and the calls between Arrow and numpy that the stubs of pyarrow do not know.
+"""Types of Arrow's columns for mypy, and the calls between Arrow and numpy that the stubs of pyarrow do not know.
 
 ArrowArray, ArrowChunks, ...     arrays and fields whose type is known when they are read
 arrow_schema                     a schema of fields of different types

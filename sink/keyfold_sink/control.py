@@ -27,7 +27,7 @@ class OffsetRefused(KeyfoldError):
     """The offset is below the log's end, beyond the topic's end, or of an unknown partition."""
 
 
-class Service(Protocol):
+class SinkControl(Protocol):
     """The operations on a running sink."""
 
     @property
