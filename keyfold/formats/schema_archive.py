@@ -28,6 +28,9 @@ _SUFFIX = ".avsc"
 class ArchivedSchemaUnusable(StoreError):
     """An object of the archive does not contain an Avro schema."""
 
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(key, message, hint="put the schema back, from a version of the object or from a replica")
+
 
 class SchemaConflict(StoreError):
     """The object of this id contains another schema."""

@@ -1,7 +1,8 @@
 """The log: its format, names and manifest, and the only code that writes manifests.
 
 record, names, folder                         a record; names of objects; the folder of a partition
-codec, avro, encode, decode                   compressed blocks of Avro, written and read
+codec, avro                                   compressed blocks of Avro
+record_encoder, record_decoder                records in blocks, written and read
 arrow, arrow_types, arrow_headers,            blocks as Arrow columns
 arrow_numbers
 segment, assembly, rewrite, objects           a segment as it is written, merged and uploaded

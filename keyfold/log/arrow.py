@@ -7,11 +7,11 @@ offsets, already are an Arrow array; a filter on every second element copies the
 
     record = offset, timestamp, type, [key], [value], headers, leader epoch         (docs/format.md)
 
-Stored bytes are not trusted: numbers, branches and lengths are checked as in `keyfold.log.decode`, and a record must
-have the end and the offset of its index row. Columns that are not wanted are skipped, or not reached at all if they
-come after the last wanted one.
+Stored bytes are not trusted: numbers, branches and lengths are checked as in `keyfold.log.record_decoder`, and a record
+must have the end and the offset of its index row. Columns that are not wanted are skipped, or not reached at all if
+they come after the last wanted one.
 
-Invariant: with all columns the result is that of `keyfold.log.decode.decode_block`, or both raise `SegmentDamaged`.
+Invariant: with all columns the result is that of `record_decoder.decode_block`, or both raise `SegmentDamaged`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from keyfold.log.arrow_headers import FEW_RECORDS, HEADERS, Spans, cut, header_l
 from keyfold.log.arrow_numbers import PADDING, Flags, Ints, Misplaced, Octets, read_numbers, refuse
 from keyfold.log.arrow_types import ArrowArray, column_of
 from keyfold.log.avro import SegmentDamaged
-from keyfold.log.decode import decode_raw
 from keyfold.log.record import TIMESTAMP_TYPES
+from keyfold.log.record_decoder import decode_raw
 from keyfold.runtime.buffers import Bytes
 
 RECORDS: Final = pa.schema(

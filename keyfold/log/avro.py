@@ -245,7 +245,7 @@ def read_blocks(data: Bytes | Iterable[Bytes], *, origin: str = "") -> Iterator[
     """Yield a segment's header, then its stored blocks, from its bytes or from a stream of chunks.
 
     Raises `SegmentDamaged` at a block that is damaged or cut off. This function cannot detect a segment that is cut off
-    exactly between two blocks: compare the size or the block table (`keyfold.log.decode.read_records`).
+    exactly between two blocks: compare the size or the block table (`keyfold.log.record_decoder.read_records`).
     """
     chunks = _Chunks((data,) if isinstance(data, bytes | bytearray | memoryview) else data)
     wanted = 4096

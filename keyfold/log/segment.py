@@ -17,7 +17,8 @@ import numpy as np
 
 from keyfold.log.assembly import SEGMENT_LIMITS, Assembly, FinishedSegment, IndexRows, SegmentLimits
 from keyfold.log.codec import DEFAULT_CODEC, DEFAULT_LEVEL
-from keyfold.log.encode import (
+from keyfold.log.record import RecordColumns
+from keyfold.log.record_encoder import (
     FEW_RECORDS,
     EncodedRecords,
     Prepared,
@@ -27,7 +28,6 @@ from keyfold.log.encode import (
     encode_few,
     prepare,
 )
-from keyfold.log.record import RecordColumns
 
 DEFAULT_BLOCK_BYTES: Final = 64 * 1024
 # A merge makes blocks up to 1.5 times as large. Readers accept up to `decode.SEVERAL_BYTES_MAX`.

@@ -18,11 +18,11 @@ from typing import Final
 from keyfold.errors import Corrupt, StoreError
 from keyfold.log.avro import SegmentDamaged, StoredBlock, parse_block
 from keyfold.log.codec import Codec, open_codec
-from keyfold.log.decode import decode_block, decompress_block
 from keyfold.log.index import BlockTable, Index, Ints, read_index
 from keyfold.log.manifest import SegmentEntry
 from keyfold.log.names import Place
 from keyfold.log.record import Record
+from keyfold.log.record_decoder import decode_block, decompress_block
 from keyfold.runtime.buffers import Bytes
 from keyfold.store.api import ObjectStore
 

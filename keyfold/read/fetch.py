@@ -17,10 +17,10 @@ from typing import Final
 
 from keyfold.errors import ObjectTooLarge
 from keyfold.log.avro import SegmentDamaged
-from keyfold.log.decode import read_records
 from keyfold.log.manifest import SegmentEntry
 from keyfold.log.names import Place
 from keyfold.log.record import Record
+from keyfold.log.record_decoder import read_records
 from keyfold.read.blocks import (
     READ_AHEAD_BYTES,
     READ_LIMITS,

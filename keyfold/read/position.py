@@ -122,8 +122,9 @@ def _inherited(anchor: Anchor, position: int, manifest: Manifest) -> Anchor:
     if seen_to > ancestor.next_offset:
         raise _lost(
             manifest,
-            f"the promoted log has the old log ({ancestor.log_id}) up to offset {ancestor.next_offset}, but this "
-            f"reader, at offset {position}, has seen the old log up to offset {seen_to}",
+            f"a replica was promoted that has the old log ({ancestor.log_id}) only below offset {ancestor.next_offset};"
+            f" this reader, at offset {position}, has seen the old log below offset {seen_to}, so it may know records "
+            "that are not in the log now",
         )
     known = min(anchor.last_pass_epoch, ancestor.last_epoch)
     return Anchor(manifest.log_id, manifest.version, known, anchor.seen_to)

@@ -15,7 +15,7 @@ from typing import Final
 from keyfold.log.gaps import totals
 from keyfold.log.manifest import Manifest
 from keyfold.restore.selection import RestoreSelection
-from keyfold.restore.survey import RestoreSurvey, TargetLimits
+from keyfold.restore.source_survey import RestoreSurvey, TargetLimits
 from keyfold.restore.target import TargetTopic
 from keyfold.runtime.clock import NEVER_MS
 from keyfold.runtime.json_types import JsonObject

@@ -34,7 +34,7 @@ from keyfold.restore.pace import Pace
 from keyfold.restore.partition import PartitionRestore, RestoreResult, RestoreSettings
 from keyfold.restore.selection import RestoreSelection
 from keyfold.restore.source import RestoreSource
-from keyfold.restore.survey import RestoreSurvey, TargetLimits, survey
+from keyfold.restore.source_survey import RestoreSurvey, TargetLimits, survey
 from keyfold.restore.target import RestoreTarget, TargetTopic
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.json_types import JsonObject

@@ -19,10 +19,10 @@ from keyfold.log import catalog
 from keyfold.log.avro import SegmentDamaged, SegmentHeader, StoredBlock, parse_block, read_blocks
 from keyfold.log.codec import open_codec
 from keyfold.log.commit import get_manifest
-from keyfold.log.decode import decompress_block
 from keyfold.log.index import Index
 from keyfold.log.manifest_codec import decode_manifest
 from keyfold.log.names import Place
+from keyfold.log.record_decoder import decompress_block
 from keyfold.store.api import ObjectStore
 from keyfold.verify.findings import NOTHING, REPORT, Finding, FindingKind, Findings
 from keyfold.verify.messages import compare_rows, damaged_block

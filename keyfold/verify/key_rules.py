@@ -22,10 +22,10 @@ import numpy.typing as npt
 
 from keyfold.errors import Corrupt, ObjectNotFound
 from keyfold.log.avro import SegmentDamaged
-from keyfold.log.decode import read_records
 from keyfold.log.index import Index, read_index
 from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.names import Place, parse_name
+from keyfold.log.record_decoder import read_records
 from keyfold.store.api import ObjectStore
 from keyfold.verify.findings import MAX_ALIKE, REPORT, Finding, FindingKind
 from keyfold.verify.key_hashes import IN_LOG, MARKED, REPLACED, TOMBSTONE, Flags, Grouped, HashedRows, row_flags

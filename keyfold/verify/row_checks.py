@@ -4,7 +4,7 @@ An index row says where a record begins and ends, and its offset, timestamp, key
 many blocks at once can be held against their rows with numpy: each number, branch and length is read at its place,
 compared with the row or with its bounds, and the last byte of a record must be the one before the next record.
 
-    prove       True: the bytes are these rows and nothing else, as `keyfold.log.decode` would find them too.
+    prove       True: the bytes are these rows and nothing else, as `keyfold.log.record_decoder` would find them too.
                 False: they may not be; the caller decodes record by record, which finds out and names the fault
     block_rows, index_rows
                 both sides of the slow comparison, as tuples
@@ -25,8 +25,8 @@ import pyarrow as pa
 from keyfold.log.arrow_types import ArrowArray, ArrowChunks, numbers_in
 from keyfold.log.avro import SegmentDamaged, StoredBlock
 from keyfold.log.codec import Codec
-from keyfold.log.decode import decode_record, decompress_block, skip_headers
 from keyfold.log.index import Index, Ints
+from keyfold.log.record_decoder import decode_record, decompress_block, skip_headers
 from keyfold.runtime.buffers import Bytes
 
 Octets = npt.NDArray[np.uint8]

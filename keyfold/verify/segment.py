@@ -24,10 +24,10 @@ from keyfold.errors import ObjectNotFound, ObjectTooLarge
 from keyfold.log.arrow_types import ArrowArray, ArrowChunks
 from keyfold.log.avro import SegmentDamaged, SegmentHeader, StoredBlock, read_blocks
 from keyfold.log.codec import Codec, open_codec
-from keyfold.log.decode import decompress_block
 from keyfold.log.index import Index, Ints
 from keyfold.log.manifest import SegmentEntry
 from keyfold.log.names import Place
+from keyfold.log.record_decoder import decompress_block
 from keyfold.read.fetch import READ_AHEAD_BYTES
 from keyfold.runtime.buffers import Bytes
 from keyfold.store.api import ObjectStore

@@ -17,9 +17,9 @@ import fastavro
 import numpy as np
 import numpy.typing as npt
 
-from keyfold.log.decode import read_records
 from keyfold.log.index import Index
 from keyfold.log.record import TIMESTAMP_TYPES, RecordColumns
+from keyfold.log.record_decoder import read_records
 from keyfold.log.rewrite import SegmentRewriter
 from keyfold.log.segment import SegmentWriter, segment_bytes
 from keyfold_schemas import load_schema

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from keyfold.log.codec import CODECS
-from keyfold.log.decode import read_records
 from keyfold.log.index import ROWS, Index
 from keyfold.log.record import Record
+from keyfold.log.record_decoder import read_records
 from tests.golden.make_golden import MARKS, RECORDS, SYNC, golden_rows, golden_segment
 from tests.support.segments import read_with_fastavro
 

@@ -11,8 +11,8 @@ from functools import partial
 import pytest
 
 from keyfold.errors import LogNotFound
-from keyfold.log.decode import read_records
 from keyfold.log.names import Place
+from keyfold.log.record_decoder import read_records
 from keyfold.runtime.clock import SystemClock
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.status import UNKNOWN, RunState

@@ -5,8 +5,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from keyfold.log.codec import CODECS
-from keyfold.log.encode import encode_few, prepare
 from keyfold.log.record import Record
+from keyfold.log.record_encoder import encode_few, prepare
 from tests.support.segments import Made, columns_of, make, read_with_fastavro, record_lists, rewrite
 
 codecs = st.sampled_from(CODECS)

@@ -14,7 +14,7 @@ from confluent_kafka import Message
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from keyfold.log.decode import read_records
+from keyfold.log.record_decoder import read_records
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import Fault, FaultKind, FaultyStore, SimulatedCrash
 from keyfold.verify.partition import verify_partition

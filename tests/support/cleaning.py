@@ -11,13 +11,13 @@ from functools import lru_cache
 from random import Random
 
 from keyfold.log.assembly import SEGMENT_LIMITS, SegmentLimits
-from keyfold.log.decode import read_records
 from keyfold.log.index import Index, read_index_data
 from keyfold.log.manifest import Manifest, SegmentEntry, faults
 from keyfold.log.names import Place
 from keyfold.log.objects import create_object
 from keyfold.log.partition_log import PartitionLog, SinkSession
 from keyfold.log.record import Record, RecordColumns
+from keyfold.log.record_decoder import read_records
 from keyfold.log.segment import SegmentWriter
 from keyfold.runtime.clock import Clock, ManualClock
 from keyfold.runtime.retry import Backoff, RetryPolicy

@@ -25,12 +25,12 @@ from typing import Any, Protocol, Self
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from keyfold.log.decode import read_records
 from keyfold.log.index import Index
 from keyfold.log.manifest import Manifest, faults
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.log.record import TIMESTAMP_TYPES, Record
+from keyfold.log.record_decoder import read_records
 from keyfold.runtime.clock import Clock, SystemClock
 from keyfold.store.api import ObjectStore
 from keyfold.store.s3 import S3Location

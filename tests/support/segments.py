@@ -15,9 +15,9 @@ from fastavro import _read as fastavro_read
 from hypothesis import strategies as st
 
 from keyfold.log.assembly import SEGMENT_LIMITS, FinishedSegment, SegmentLimits
-from keyfold.log.decode import read_records
 from keyfold.log.index import Index
 from keyfold.log.record import TIMESTAMP_TYPES, Record, RecordColumns
+from keyfold.log.record_decoder import read_records
 from keyfold.log.rewrite import SegmentRewriter
 from keyfold.log.segment import SegmentWriter, segment_bytes
 

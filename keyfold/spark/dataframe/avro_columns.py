@@ -33,8 +33,8 @@ from keyfold.log.record import Record
 from keyfold.read.fetch import read_segment
 from keyfold.read.log import Log
 from keyfold.spark.dataframe.avro_tasks import typed_by_tasks
-from keyfold.spark.dataframe.formats import Typing, mismatch
 from keyfold.spark.dataframe.paths import AVRO_FUNCTIONS
+from keyfold.spark.dataframe.value_formats import Typing, mismatch
 from keyfold.spark.jvm import has_class
 
 LOADS_AT_ONCE: Final = 16

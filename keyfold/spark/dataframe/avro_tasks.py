@@ -25,7 +25,7 @@ from keyfold.formats.format import Format, RecordPart
 from keyfold.formats.format_mismatch import mismatch_at
 from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.read.log import Log
-from keyfold.spark.dataframe.formats import Typing
+from keyfold.spark.dataframe.value_formats import Typing
 from keyfold.spark.tasks import location_of, opened
 from keyfold.store.api import StoreLocation
 

@@ -21,7 +21,6 @@ from pyspark.sql import DataFrame, SparkSession
 from keyfold.errors import ObjectNotFound, SnapshotLost
 from keyfold.formats.format import FormatName
 from keyfold.read.log import Log, open_log
-from keyfold.spark.dataframe.formats import Mode, ReaderSchema, Typing
 from keyfold.spark.dataframe.paths import EngineName, choose_engine
 from keyfold.spark.dataframe.pins import Offsets, PartitionSnapshot, Times, When, pin_log
 from keyfold.spark.dataframe.scan import Engine, scan_records
@@ -29,6 +28,7 @@ from keyfold.spark.dataframe.scan_jvm import JvmEngine
 from keyfold.spark.dataframe.scan_tasks import TaskEngine
 from keyfold.spark.dataframe.snapshot_lost import lost_snapshot
 from keyfold.spark.dataframe.typed_columns import typed
+from keyfold.spark.dataframe.value_formats import Mode, ReaderSchema, Typing
 from keyfold.spark.tasks import location_of
 from keyfold.store.api import ObjectStore
 

@@ -22,7 +22,7 @@ from keyfold.errors import ConfigError
 from keyfold.formats.format import Format
 from keyfold.read.log import Log
 from keyfold.spark.dataframe.avro_columns import typed_avro
-from keyfold.spark.dataframe.formats import Typing, mismatch
+from keyfold.spark.dataframe.value_formats import Typing, mismatch
 
 _CORRUPT: Final = "_keyfold_corrupt"
 _BLANK: Final = r"^[ \t\r\n]*(null)?[ \t\r\n]*$"

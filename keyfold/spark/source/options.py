@@ -29,6 +29,7 @@ LATEST: Final = -1
 _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
 _MIB: Final = 1024 * 1024
 _RANGE: Final = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+_RANGE_LENGTH_MAX: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,10 @@ def parse_partitions(text: object) -> object:
         if match is None:
             raise ValueError(f"{part!r} is neither a partition nor a range such as 8-11")
         first, last = int(match[1]), int(match[2] or match[1])
-        if not first <= last < first + 1_000_000:
-            raise ValueError(f"the range {part} has no partitions, or too many")
+        if last < first:
+            raise ValueError(f"the range {part} ends before it begins")
+        if last - first >= _RANGE_LENGTH_MAX:
+            raise ValueError(f"the range {part} has more than {_RANGE_LENGTH_MAX:,} partitions")
         found.update(range(first, last + 1))
     return tuple(sorted(found))
 

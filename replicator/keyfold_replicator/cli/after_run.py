@@ -22,7 +22,7 @@ from keyfold.runtime.throttle import BudgetPacer, TokenBucket
 from keyfold.store.location import OpenLocation
 from keyfold.store.pacing import Pacer
 from keyfold_replicator.cli.show import run_json, run_lines
-from keyfold_replicator.registry.open_registration import close, side
+from keyfold_replicator.registry.open_replica import close, side
 from keyfold_replicator.registry.replica_pair import LogDirectory, ReplicaSettings
 from keyfold_replicator.rounds.runner import RunSummary
 from keyfold_replicator.rounds.service import (

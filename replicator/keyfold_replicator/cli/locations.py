@@ -94,7 +94,7 @@ def _known_to(model: type[StoreOptions], values: Mapping[str, str]) -> dict[str,
 
 def open_store(ctx: click.Context, location: StoreLocation, pacer: Pacer | None = None) -> ObjectStore:
     """Open a store, to be closed when the command ends."""
-    from keyfold_replicator.registry.open_registration import close
+    from keyfold_replicator.registry.open_replica import close
 
     store = world_of(ctx).open_location(location, pacer)
     ctx.call_on_close(lambda: close(store))
@@ -103,7 +103,7 @@ def open_store(ctx: click.Context, location: StoreLocation, pacer: Pacer | None 
 
 def open_side(ctx: click.Context, place: str, pacer: Pacer | None = None) -> LogDirectory:
     """Open the side that a URL or a configuration file names."""
-    from keyfold_replicator.registry.open_registration import side
+    from keyfold_replicator.registry.open_replica import side
 
     location, topics_dir = where(place)
     return side(open_store(ctx, location, pacer), topics_dir)
@@ -113,7 +113,7 @@ def open_replica(ctx: click.Context, registration: Registration, allowed: Allowe
     """Open the replica of a registration. Raise `ConfigError` if its credentials are missing or not allowed."""
     import os
 
-    from keyfold_replicator.registry.open_registration import side
+    from keyfold_replicator.registry.open_replica import side
 
     location = registration.location(os.environ, allowed, max_connections=CONNECTIONS)
     return side(open_store(ctx, location), registration.topics_dir)

@@ -208,7 +208,7 @@ def _options(source: str) -> RunOptions:
 def _source(ctx: click.Context, source: str, options: RunOptions, pacer: Pacer | None) -> LogDirectory:
     """Open the source's side, with connections for all threads of all replicas."""
     from keyfold_replicator.cli.locations import where
-    from keyfold_replicator.registry.open_registration import side
+    from keyfold_replicator.registry.open_replica import side
 
     location, topics_dir = where(source)
     location = location.adjusted(max_connections=4 * options.threads)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from keyfold.replicas.documents import Enablement, Registration
 from keyfold.replicas.registry import EnablementStore
 from keyfold_replicator.promotion.steps import EVERYTHING
-from keyfold_replicator.registry.open_registration import settings
+from keyfold_replicator.registry.open_replica import settings
 from keyfold_replicator.registry.replica_pair import DesiredReplication, LogDirectory, ReplicaPair
 from keyfold_replicator.rounds.service import ReplicationContext, runner_of
 

@@ -32,7 +32,7 @@ from keyfold.store.location import OpenLocation, open_location
 from keyfold.store.pacing import Pacer
 from keyfold.store.probe import PATIENCE_IN_A_LOOP_S, probe
 from keyfold_replicator.registry.holds import drop_holds_if_removed
-from keyfold_replicator.registry.open_registration import (
+from keyfold_replicator.registry.open_replica import (
     RegisteredDocuments,
     close,
     pair,

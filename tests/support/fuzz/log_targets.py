@@ -33,11 +33,11 @@ from keyfold.log.avro import (
     stored_block,
 )
 from keyfold.log.codec import CODECS, DecompressionFailed, open_codec
-from keyfold.log.decode import decode_raw, decompress_block, read_records
 from keyfold.log.index import _META, BlockTable, Index, _check
 from keyfold.log.manifest import Gap, Hold, Replaced
 from keyfold.log.manifest_codec import decode_manifest, encode_manifest
 from keyfold.log.names import Place, is_index_name, is_segment_name, parse_name, partition_of_folder
+from keyfold.log.record_decoder import decode_raw, decompress_block, read_records
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
 from keyfold.verify.segment_survey import survey_segment
@@ -416,10 +416,10 @@ LOG_TARGETS: Final = (
     Target("manifest", manifest_seeds, decode_manifest_again,
            ("keyfold.log.manifest_codec", "keyfold.log.manifest_schema", "keyfold.log.manifest"),
            (any_bytes, manifest_body, manifest_body, manifest_schema_changed, manifest_field_added, manifest_header)),
-    Target("segment", _segments, decode_segment, ("keyfold.log.avro", "keyfold.log.decode",
+    Target("segment", _segments, decode_segment, ("keyfold.log.avro", "keyfold.log.record_decoder",
      "keyfold.verify.segment_survey"),
            (any_bytes, segment_block, segment_block)),
-    Target("stored-block", stored_block_seeds, decode_stored_block, ("keyfold.log.decode", "keyfold.log.codec"),
+    Target("stored-block", stored_block_seeds, decode_stored_block, ("keyfold.log.record_decoder", "keyfold.log.codec"),
            (parts_by(any_bytes, any_bytes),), (SegmentDamaged,)),
     Target("block-columns", block_seeds, decode_raw_block,
            ("keyfold.log.arrow", "keyfold.log.arrow_headers", "keyfold.log.arrow_numbers"),

@@ -36,8 +36,8 @@ def test_commands_offer_every_format() -> None:
 
 def test_spark_has_every_format() -> None:
     pytest.importorskip("pyspark")
-    from keyfold.spark.dataframe.formats import Typing
     from keyfold.spark.dataframe.typed_columns import EXPRESSIONS
+    from keyfold.spark.dataframe.value_formats import Typing
 
     assert {*EXPRESSIONS, Format.BYTES, Format.AVRO} == set(Format)
     for name in get_args(FormatName):

@@ -23,7 +23,7 @@ from keyfold.store.api import ObjectStore, StoreLocation
 from keyfold.store.pacing import Pacer
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.replicating import replicating
-from keyfold_replicator.registry.open_registration import side
+from keyfold_replicator.registry.open_replica import side
 from keyfold_replicator.registry.replica_pair import ReplicaSettings
 from keyfold_replicator.rounds.service import Replication, ReplicationContext
 from tests.support.hostile import plant

@@ -15,8 +15,8 @@ from keyfold.log.arrow import COLUMNS, RECORDS, BlockRows, RawBlock, decode_bloc
 from keyfold.log.arrow_headers import FEW_RECORDS
 from keyfold.log.avro import SegmentDamaged, StoredBlock, read_blocks
 from keyfold.log.codec import CODECS, open_codec
-from keyfold.log.decode import decode_raw, decompress_block
 from keyfold.log.record import CREATE_TIME, NO_TIMESTAMP, Record
+from keyfold.log.record_decoder import decode_raw, decompress_block
 from tests.support.segments import Made, make, plain_records, record_lists
 
 

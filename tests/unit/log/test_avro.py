@@ -15,8 +15,8 @@ from keyfold.log.avro import (
     varint,
 )
 from keyfold.log.codec import CODECS
-from keyfold.log.decode import decode_block, read_records
 from keyfold.log.record import Record
+from keyfold.log.record_decoder import decode_block, read_records
 from keyfold_schemas import load_schema, schema_text
 from tests.support.pickled import sent
 from tests.support.segments import SYNC, Made, make, plain_records

@@ -36,7 +36,7 @@ def segment() -> Made:
 @pytest.mark.parametrize("codec", CODECS)
 def test_rows_and_blocks_locate_every_record(codec: str) -> None:
     from keyfold.log.codec import open_codec
-    from keyfold.log.decode import decode_record
+    from keyfold.log.record_decoder import decode_record
 
     made = make(list(plain_records(300)), codec=codec, block_bytes=2000)
     index, records = made.index, made.records()

@@ -386,7 +386,7 @@ def test_a_forced_promotion_can_be_reversed(both: Both) -> None:
     # What only the old log had is nobody's at once: as a replaced object it would look like a lost record.
     assert {r.name for r in taken.replaced} == set()
     assert diverged.segments[-1].name not in taken.object_names()
-    with pytest.raises(OffsetOutOfRange, match="has seen that log up to 7"):
+    with pytest.raises(OffsetOutOfRange, match="has seen the old log below offset 7"):
         check_resumed(anchor_of(diverged), 3, taken)
 
 

@@ -116,11 +116,11 @@ def test_a_promoted_log_serves_readers_of_the_log_it_continues() -> None:
 
 
 def test_a_reader_ahead_of_the_promoted_log_gets_an_error() -> None:
-    with pytest.raises(OffsetOutOfRange, match=r"the old log \(id\) up to offset 50, but this reader, at offset 51"):
+    with pytest.raises(OffsetOutOfRange, match=r"the old log \(id\) only below offset 50; this reader, at offset 51"):
         check_resumed(anchor_of(LOG), 51, PROMOTED)
     # At offset 20, of a version that ended at 52: offset 12 may have been left out there because of offset 51.
     ahead = check_resumed(anchor_of(LOG), 20, replace(LOG, version=5, next_offset=52))
-    with pytest.raises(OffsetOutOfRange, match="has seen the old log up to offset 52"):
+    with pytest.raises(OffsetOutOfRange, match="has seen the old log below offset 52"):
         check_resumed(ahead, 20, PROMOTED)
 
 

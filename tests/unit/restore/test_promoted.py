@@ -83,7 +83,7 @@ def test_a_run_ahead_of_the_promoted_log_cannot_be_continued() -> None:
     dying(log, journal, topic, clock, 2, records=2)
     assert [r.key for r in topic.log(0) if r] == [b"a", b"c", b"d"]
     with pytest.raises(
-        OffsetOutOfRange, match=r"up to offset 5, but this reader, at offset 4, has seen .* to offset 6"
+        OffsetOutOfRange, match=r"only below offset 5; this reader, at offset 4, has seen .* below offset 6"
     ):
         run(copy, journal, topic, clock, 3)
     assert len(topic.log(0)) == 3

@@ -19,7 +19,7 @@ from keyfold.runtime.retry import Backoff
 from keyfold.store.api import Create, PutMode, PutResult
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import Call, Fault, FaultKind
-from keyfold_replicator.registry.open_registration import side
+from keyfold_replicator.registry.open_replica import side
 from keyfold_replicator.registry.replica_pair import ReplicaSettings
 from keyfold_replicator.rounds.runner import RunnerTimings
 from keyfold_replicator.rounds.service import Replication, ReplicationContext, quiet_max_s

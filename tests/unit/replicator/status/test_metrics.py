@@ -15,7 +15,7 @@ from keyfold.replicas.documents import Registration
 from keyfold.replicas.registry import ReplicaRegistry
 from keyfold.runtime.clock import SystemClock
 from keyfold.runtime.metrics_server import serving
-from keyfold_replicator.registry.open_registration import side
+from keyfold_replicator.registry.open_replica import side
 from keyfold_replicator.registry.replica_pair import ReplicaSettings
 from keyfold_replicator.rounds.service import Replication, ReplicationContext
 from keyfold_replicator.state.figures import Lag, Pending

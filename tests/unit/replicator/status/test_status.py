@@ -19,7 +19,7 @@ from keyfold.store.api import Blob, Create, ObjectStore
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.counting import CountedStore
 from keyfold.store.wrappers.faults import Fault, FaultyStore, every_fault
-from keyfold_replicator.registry.open_registration import RegisteredDocuments
+from keyfold_replicator.registry.open_replica import RegisteredDocuments
 from keyfold_replicator.registry.replica_pair import LogDirectory, ReplicaPair, ReplicaSettings
 from keyfold_replicator.rounds.runner import Runner
 from keyfold_replicator.state.figures import Lag, Pending
