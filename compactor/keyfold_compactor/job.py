@@ -27,7 +27,7 @@ from keyfold.replicas.after_run import Replicate
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.retry import Backoff, RetryPolicy
 from keyfold.store.api import ObjectStore
-from keyfold.store.probe import PATIENCE_IN_A_LOOP_S, PATIENCE_S, probe
+from keyfold.store.probe import LOOP_RETRY_TIMEOUT_S, RETRY_TIMEOUT_S, probe
 from keyfold_compactor.decide.batching import CleaningRate
 from keyfold_compactor.decide.min_garbage import LogsBelowMinGarbage
 from keyfold_compactor.decide.policy import PartitionReview
@@ -205,17 +205,17 @@ class Job:
         self._failed_states = {p: s for p, s in report.log_states.items() if p in report.uncleanable}
         return report
 
-    def prove_store(self, patience_s: float = PATIENCE_S) -> None:
+    def prove_store(self, retry_timeout_s: float = RETRY_TIMEOUT_S) -> None:
         """Refuse a store that ignores conditions. Raise `ConditionsIgnored`, `AccessDenied` or `BucketMissing`."""
         with self._watched():
-            probe(self._store, self._options.topics_dir, self._clock, self._random, patience_s=patience_s)
+            probe(self._store, self._options.topics_dir, self._clock, self._random, retry_timeout_s=retry_timeout_s)
 
     def prove_store_until(self, stop: threading.Event) -> None:
         """Do the same for a loop: wait for a store that does not answer, until `stop`."""
         delays = self._delays()
         while not stop.is_set():
             try:
-                self.prove_store(PATIENCE_IN_A_LOOP_S)
+                self.prove_store(LOOP_RETRY_TIMEOUT_S)
             except KeyfoldError as error:
                 if not error.retriable:
                     raise

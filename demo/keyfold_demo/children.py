@@ -26,11 +26,11 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def end(process: subprocess.Popen[bytes], patience_s: float = 20.0) -> None:
-    """SIGTERM, then SIGKILL after `patience_s`; returns when the process is gone."""
+def end(process: subprocess.Popen[bytes], retry_timeout_s: float = 20.0) -> None:
+    """SIGTERM, then SIGKILL after `retry_timeout_s`; returns when the process is gone."""
     process.terminate()
     try:
-        process.wait(patience_s)
+        process.wait(retry_timeout_s)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

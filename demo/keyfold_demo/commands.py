@@ -21,7 +21,7 @@ from keyfold.errors import KeyfoldError
 from keyfold_demo.children import death_with_parent
 
 _LOOK_EVERY_S: Final = 0.25
-GROUP_PATIENCE_S: Final = 10.0
+GROUP_RETRY_TIMEOUT_S: Final = 10.0
 _TAIL_LINES: Final = 25
 
 Watch = Callable[[], None]
@@ -41,12 +41,14 @@ class Finished:
 class Commands:
     """Starts programs in `folder`, with `environment` on top of ours. Call from the main thread only.
 
-    A program's processes have `patience_s` to end after SIGTERM, before they get SIGKILL.
+    A program's processes have `retry_timeout_s` to end after SIGTERM, before they get SIGKILL.
     """
 
-    def __init__(self, folder: Path, environment: Mapping[str, str], *, patience_s: float = GROUP_PATIENCE_S) -> None:
+    def __init__(
+        self, folder: Path, environment: Mapping[str, str], *, retry_timeout_s: float = GROUP_RETRY_TIMEOUT_S
+    ) -> None:
         self._folder = folder
-        self._patience_s = patience_s
+        self._retry_timeout_s = retry_timeout_s
         self._environment = {**os.environ, **environment}
         self._count = 0
 
@@ -91,15 +93,15 @@ class Commands:
                 env=self._environment,
                 start_new_session=True,
             )
-        return Running(process, base, self._patience_s)
+        return Running(process, base, self._retry_timeout_s)
 
 
 class Running:
     """A command on its way."""
 
-    def __init__(self, process: subprocess.Popen[bytes], base: Path, patience_s: float) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], base: Path, retry_timeout_s: float) -> None:
         self._process = process
-        self._patience_s = patience_s
+        self._retry_timeout_s = retry_timeout_s
         self._base = base
         self._started_s = time.monotonic()
 
@@ -122,7 +124,7 @@ class Running:
         """SIGTERM to the whole group, SIGKILL later to what is left of it. Ending twice is no error."""
         group = self._process.pid
         _signal_group(group, signal.SIGTERM)
-        deadline = time.monotonic() + self._patience_s
+        deadline = time.monotonic() + self._retry_timeout_s
         while _is_alive(group) and time.monotonic() < deadline:
             self._process.poll()
             time.sleep(0.02)

@@ -237,7 +237,7 @@ class LocalS3Process(_MotoEndpoint):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._process is not None:
-            end(self._process, patience_s=5)
+            end(self._process, retry_timeout_s=5)
             assert self._process.stdout is not None
             self._process.stdout.close()
             self._process = None

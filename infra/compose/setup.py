@@ -13,13 +13,13 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 BUCKETS = ("log", "log-dr")
-PATIENCE_S = 60
+WAIT_TIMEOUT_S = 60
 
 
 def make_buckets() -> None:
     """Make both buckets; the store may still be starting."""
     client = boto3.client("s3")
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + WAIT_TIMEOUT_S
     try:
         while True:
             try:

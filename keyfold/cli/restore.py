@@ -61,7 +61,7 @@ _MEBI = 1024 * 1024
               help="Maximum rate over all partitions.")  # fmt: skip
 @click.option("--at-once", type=click.IntRange(min=1, max=64), default=4, show_default=True,
               help="Number of partitions to restore at the same time, each with its own producer.")  # fmt: skip
-@click.option("--patience", "patience_s", type=click.FloatRange(min=0), default=600.0, show_default=True,
+@click.option("--patience", "retry_timeout_s", type=click.FloatRange(min=0), default=600.0, show_default=True,
               help="Seconds without progress after which a partition fails.")  # fmt: skip
 @click.option("--lease", "lease_s", type=click.FloatRange(min=1), default=30.0, show_default=True,
               help="Seconds after which another run may take over from a run that died.")  # fmt: skip
@@ -162,7 +162,7 @@ def _request(topic: str, options: Mapping[str, Any]) -> Any:
             options["skip_keyless"],
         ),
         settings=RestoreSettings(
-            offset_header=options["offset_header"], append=options["append"], patience_s=options["patience_s"]
+            offset_header=options["offset_header"], append=options["append"], retry_timeout_s=options["retry_timeout_s"]
         ),
         partitions=options["partitions"],
         partition_count=options["partition_count"],

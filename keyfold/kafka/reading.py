@@ -37,13 +37,14 @@ def read_topic(
     to_offset: int,
     *,
     committed: bool = True,
-    patience_s: float = 60.0,
+    retry_timeout_s: float = 60.0,
     clock: Clock | None = None,
 ) -> Iterator[Record]:
     """Yield records with `from_offset <= offset < to_offset`, in order; `to_offset` is at most the partition's end.
 
-    `committed` omits records of aborted transactions. Raises `KafkaUnavailable` if no record arrives for `patience_s`,
-    and the errors of `keyfold.kafka.client.plain`: a `from_offset` outside of the partition is a `KeyfoldError`.
+    `committed` omits records of aborted transactions. Raise `KafkaUnavailable` if no record arrives for
+    `retry_timeout_s`, and the errors of `keyfold.kafka.client.plain`: a `from_offset` outside of the partition is a
+    `KeyfoldError`.
     """
     if from_offset >= to_offset:
         return
@@ -59,9 +60,10 @@ def read_topic(
             messages = consumer.consume(_BATCH, _WAIT_S)
             if messages:
                 heard_s = time.monotonic_s()
-            elif time.monotonic_s() - heard_s > patience_s:
+            elif time.monotonic_s() - heard_s > retry_timeout_s:
                 raise contact.refusal() or KafkaUnavailable(
-                    f"no record of {topic}-{partition} arrived for {patience_s:.0f} s", hint="run the command again"
+                    f"no record of {topic}-{partition} arrived for {retry_timeout_s:.0f} s",
+                    hint="run the command again",
                 )
             for message in messages:
                 _raise_error(message, f"the read of {topic}-{partition}", contact)

@@ -22,11 +22,11 @@ class PartitionFolder:
         clock: Clock,
         random: Random,
         backoff: Backoff | None = None,
-        patience_s: float = 60.0,
+        retry_timeout_s: float = 60.0,
     ) -> None:
         self.store = store
         self.place = place
-        self.retry = RetryPolicy(clock, random, backoff or Backoff(), patience_s)
+        self.retry = RetryPolicy(clock, random, backoff or Backoff(), retry_timeout_s)
         self.committer = Committer(store, place, self.retry)
 
     def listed(self) -> dict[str, int]:

@@ -36,7 +36,7 @@ from keyfold.store.api import ObjectStore
 
 DISCOVER_S: Final = 30.0
 POLLS: Final = Backoff(first_ms=250, cap_ms=5_000)
-PATIENCE_S: Final = 300.0
+RETRY_TIMEOUT_S: Final = 300.0
 
 _DUE_S: Final = 0.001  # sleeps may end slightly early
 
@@ -128,7 +128,8 @@ class Follower:
 
     * `OffsetOutOfRange` if the log start overtook the reader, if a tombstone that it still needed was removed, or if
       the log was created again;
-    * `StoreError` if the store did not answer for `patience_s`; `Corrupt`, `ManifestLost`, `AccessDenied` immediately.
+    * `StoreError` if the store did not answer for `retry_timeout_s`;
+    * `Corrupt`, `ManifestLost` and `AccessDenied`, immediately.
 
     `positions` are valid after each of these errors: after the last returned record.
     """
@@ -146,7 +147,7 @@ class Follower:
         batch_bytes: int = BATCH_BYTES,
         discover: Callable[[], Iterable[Tail]] | None = None,
         polls: Backoff = POLLS,
-        patience_s: float = PATIENCE_S,
+        retry_timeout_s: float = RETRY_TIMEOUT_S,
         limits: ReadLimits = READ_LIMITS,
     ) -> None:
         self._store = store
@@ -158,7 +159,7 @@ class Follower:
         self._discover = discover
         self._discover_due_s = wait.clock.monotonic_s() + DISCOVER_S
         self._polls = polls
-        self._patience_s = patience_s
+        self._retry_timeout_s = retry_timeout_s
         self._records: Iterator[tuple[int, Record]] | None = None
 
     def __iter__(self) -> Self:
@@ -222,7 +223,7 @@ class Follower:
                 tail.due_s = 0.0
         except StoreError as error:
             since_s = tail.failing_since_s = now_s if tail.failing_since_s is None else tail.failing_since_s
-            if not error.retriable or self._wait.clock.monotonic_s() - since_s > self._patience_s:
+            if not error.retriable or self._wait.clock.monotonic_s() - since_s > self._retry_timeout_s:
                 raise
             self._put_off(tail)
         else:

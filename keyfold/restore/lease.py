@@ -57,13 +57,13 @@ class Lease:
     """
 
     def __init__(self, store: ObjectStore, key: str, *, holder: str, clock: Clock, random: Random,
-                 lease_s: float = LEASE_S, patience_s: float = 600.0) -> None:  # fmt: skip
+                 lease_s: float = LEASE_S, retry_timeout_s: float = 600.0) -> None:  # fmt: skip
         self._store = store
         self._key = key
         self._holder = holder
         self._clock = clock
         self._retry = RetryPolicy(clock, random, timeout_s=lease_s)
-        self._patience_s = patience_s
+        self._retry_timeout_s = retry_timeout_s
         self.lease_s = lease_s
         self.epoch = 0
         self.was_clean = True
@@ -214,7 +214,7 @@ class Lease:
 
         Renews by itself where that is due. Raises `RestoreFenced`.
         """
-        until_s = self._clock.monotonic_s() + self._patience_s
+        until_s = self._clock.monotonic_s() + self._retry_timeout_s
         while self._lost is None:
             fresh_until_s = self._renewed_s + self.lease_s * FRESH_SHARE
             if self._clock.monotonic_s() <= fresh_until_s:
@@ -222,7 +222,7 @@ class Lease:
             self._renew()
             if self._clock.monotonic_s() > until_s:
                 raise RestoreFenced(
-                    f"the lease of this restore (`{self._key}`) could not be renewed for {self._patience_s:.0f} s",
+                    f"the lease of this restore (`{self._key}`) could not be renewed for {self._retry_timeout_s:.0f} s",
                     hint="check that the store answers, and run the command again",
                 )
             self._clock.sleep(_HOLD_STEP_S)

@@ -54,7 +54,7 @@ class RestoreSettings:
     append: bool = False
     window_records: int = WINDOW_RECORDS
     batch_bytes: int = BATCH_BYTES
-    patience_s: float = 600.0
+    retry_timeout_s: float = 600.0
 
     def restamping(self) -> RestoreSettings:
         """The same for a target that puts its own timestamps on."""
@@ -133,7 +133,7 @@ class PartitionRestore:
     def run(self) -> RestoreResult:
         """Restore it. Raises what stops a restore, or the last error when retries have run out."""
         reached = -1
-        until_s = self.clock.monotonic_s() + self.settings.patience_s
+        until_s = self.clock.monotonic_s() + self.settings.retry_timeout_s
         quiet = self.lease.was_clean
         self._landed_before = -1
         while True:
@@ -143,7 +143,7 @@ class PartitionRestore:
                 quiet = False
                 if self._state.base > reached:
                     reached = self._state.base
-                    until_s = self.clock.monotonic_s() + self.settings.patience_s
+                    until_s = self.clock.monotonic_s() + self.settings.retry_timeout_s
                 if not error.retriable or self.clock.monotonic_s() > until_s or self.stop():
                     raise
                 self._pause()

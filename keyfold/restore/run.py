@@ -381,7 +381,7 @@ class Restore:
             clock=self._clock,
             random=self._random,
             lease_s=self._request.lease_s,
-            patience_s=self._request.settings.patience_s,
+            retry_timeout_s=self._request.settings.retry_timeout_s,
         )
 
     def _run_all(self, parts: Sequence[PartitionRestore]) -> tuple[list[RestoreResult], dict[int, KeyfoldError]]:

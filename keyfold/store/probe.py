@@ -44,8 +44,8 @@ from keyfold.runtime.retry import Backoff, RetryPolicy
 from keyfold.store.api import Create, ObjectStore, PutMode, PutResult, Update
 
 PROBE_FOLDER: Final = "_probe/"
-PATIENCE_S: Final = 60.0
-PATIENCE_IN_A_LOOP_S: Final = 5.0
+RETRY_TIMEOUT_S: Final = 60.0
+LOOP_RETRY_TIMEOUT_S: Final = 5.0
 """For a caller that probes again while the store is unavailable, and reports that it waits."""
 _NAMES_TRIED: Final = 3
 _UNDECIDED_TRIES: Final = 5
@@ -60,17 +60,17 @@ def probe(
     clock: Clock,
     random: Random,
     *,
-    patience_s: float = PATIENCE_S,
+    retry_timeout_s: float = RETRY_TIMEOUT_S,
     racers: int = 4,
     rounds: int = 2,
 ) -> None:
     """Test that `store` honours conditional writes; `rounds=0` omits the races.
 
     Raises `ConditionsIgnored`, `AccessDenied`, `BucketMissing` immediately, and `StoreUnavailable` if the store has not
-    answered a sequence of requests within `patience_s` (probe again).
+    answered a sequence of requests within `retry_timeout_s` (probe again).
     """
     folder = f"{topics_dir}/{PROBE_FOLDER}" if topics_dir else PROBE_FOLDER
-    retry = RetryPolicy(clock, random, _DELAYS, patience_s)
+    retry = RetryPolicy(clock, random, _DELAYS, retry_timeout_s)
     retry.repeat(lambda: _judge_one_by_one(store, folder, random))
     for _ in range(rounds):
         retry.repeat(lambda: _judge_races(store, _name(folder, random), racers))

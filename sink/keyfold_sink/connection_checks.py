@@ -174,7 +174,7 @@ def _store(options: SinkOptions, clock: Clock, random: Random, on_good: Good) ->
         yield mistake
         return
     try:
-        probe(store, options.topics_dir, clock, random, patience_s=STORE_TIMEOUT_S)
+        probe(store, options.topics_dir, clock, random, retry_timeout_s=STORE_TIMEOUT_S)
         on_good(f"{store.url} can be written and honours conditional writes")
         next(iter(store.list(f"{options.topics_dir}/".lstrip("/"))), None)
         on_good(f"{store.url} can be listed")

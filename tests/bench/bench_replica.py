@@ -41,7 +41,7 @@ from keyfold_replicator.status.status import gather_status
 PLACE: Final = Place("topics", "bench", 0)
 ENABLED: Final = Enablement({ALL_TOPICS: CompactionEntry(enabled=True, format=1)})
 REGISTRATION: Final = Registration("bench", {"s3.bucket.name": "second", "topics.dir": "replica"}, cursor_id="1")
-SETTINGS: Final = ReplicaSettings(threads=4, poll_ms=0, discover_ms=0, patience_s=0.0, collect_ms=1 << 40)
+SETTINGS: Final = ReplicaSettings(threads=4, poll_ms=0, discover_ms=0, retry_timeout_s=0.0, collect_ms=1 << 40)
 
 
 class FixedDocuments:

@@ -108,7 +108,7 @@ def test_clock_jumps_in_compactor_and_replicator_break_no_guarantee(world: Scene
 
     def clean() -> bool:
         store = world.opened(world.source.location)
-        report = new_run(store, settings, clock=cleaners, seed=next(seeds), patience_s=60.0).clean([place])
+        report = new_run(store, settings, clock=cleaners, seed=next(seeds), retry_timeout_s=60.0).clean([place])
         return not report.failed
 
     all_jump(world, place, clock, append, clean, tmp_path, cleaners.jump)

@@ -27,7 +27,7 @@ from tests.support.spark_cluster import children, command_line
 
 pytestmark = [pytest.mark.spark, pytest.mark.any_spark]
 PLACE = Place("topics", "users", 0)
-PATIENCE_S = 150.0
+WAIT_TIMEOUT_S = 150.0
 COMMAND = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); from keyfold.cli import main; main()"
 """The first of a new session takes its standard input for its terminal."""
 config_of = partial(
@@ -51,7 +51,7 @@ def fill(store: S3Store, count: int) -> list[Record]:
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:
-    until_s = time.monotonic() + PATIENCE_S
+    until_s = time.monotonic() + WAIT_TIMEOUT_S
     while not condition():
         assert time.monotonic() < until_s, f"waited for {what}"
         time.sleep(0.05)
@@ -155,7 +155,7 @@ def test_one_signal_to_the_process_group_ends_a_run_after_the_current_pass(
     with in_terminal("compact", "run", path) as terminal:
         found = in_a_pass(terminal, store)
         stop(terminal)
-        assert terminal.process.wait(PATIENCE_S) == 0, terminal.said
+        assert terminal.process.wait(WAIT_TIMEOUT_S) == 0, terminal.said
         all_gone(found)
         assert "Traceback" not in terminal.said
     assert read_all(store, place=PLACE) == last_per_key(appended)
@@ -173,7 +173,7 @@ def test_one_signal_to_the_process_group_ends_a_loop_between_two_runs(
         found = below(terminal.process.pid)
         assert any("org.apache.spark" in words for words in found.values())
         stop(terminal)
-        assert terminal.process.wait(PATIENCE_S) == 0, terminal.said
+        assert terminal.process.wait(WAIT_TIMEOUT_S) == 0, terminal.said
         all_gone(found)
         assert "Traceback" not in terminal.said
 
@@ -193,6 +193,6 @@ def test_two_signals_or_a_kill_end_it_immediately_and_leave_no_process(
             with suppress(ProcessLookupError):
                 terminal.signal_group(number)
             time.sleep(0.1)  # two that come together are one
-        assert terminal.process.wait(PATIENCE_S) == -number, terminal.said
+        assert terminal.process.wait(WAIT_TIMEOUT_S) == -number, terminal.said
         all_gone(found)
     assert read_all(store, place=PLACE) == appended

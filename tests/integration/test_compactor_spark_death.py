@@ -27,7 +27,7 @@ from tests.support.spark_cluster import children, command_line, spark_home
 # What a death means is decided in `spark_keeper`, whose unit tests `make test` has.
 pytestmark = [pytest.mark.spark, pytest.mark.any_spark, pytest.mark.full]
 SMALL, BIG = Place("topics", "users", 0), Place("topics", "users", 1)
-PATIENCE_S = 150.0
+WAIT_TIMEOUT_S = 150.0
 config_of = partial(compact_command.config, min_cleanable_dirty_ratio="0", log_cleaner_backoff_ms="200")
 
 
@@ -48,7 +48,7 @@ def append(sink: Sink, count: int, size: int) -> list[Record]:
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:
-    until_s = time.monotonic() + PATIENCE_S
+    until_s = time.monotonic() + WAIT_TIMEOUT_S
     while not condition():
         assert time.monotonic() < until_s, f"waited for {what}"
         time.sleep(0.05)
@@ -110,7 +110,7 @@ def test_a_spark_started_by_the_process_is_restarted_after_it_died_and_no_pass_i
     assert process.returncode == 0, (tmp_path / "errors").read_text()[-3000:]
     assert "spark has died; the next run that needs it starts a new session" in (tmp_path / "errors").read_text()
 
-    done = subprocess.run([*command, "--once"], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = subprocess.run([*command, "--once"], capture_output=True, text=True, timeout=WAIT_TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stderr
     assert read_all(store, place=BIG) == last_per_key(appended)
 

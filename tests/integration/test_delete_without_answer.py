@@ -36,7 +36,7 @@ KINDS = {
     "applied late": Fault("^DELETE ", status=DROP, late_ms=500),
 }
 REPLICA_PLACE = Place("far/logs", PLACE.topic, PLACE.partition)
-QUICK = replace(SETTINGS, file_delete_delay_ms=0, collect_ms=0, poll_ms=0, patience_s=2.0)
+QUICK = replace(SETTINGS, file_delete_delay_ms=0, collect_ms=0, poll_ms=0, retry_timeout_s=2.0)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from keyfold.errors import IsReplica
 from keyfold.log.record import Record
 from tests.support.cleaning import load, read_all, record
 from tests.support.moto import REGION
-from tests.support.replica_scene import NAME, PATIENCE_S, End, Scene, open_sink, until
+from tests.support.replica_scene import NAME, WAIT_TIMEOUT_S, End, Scene, open_sink, until
 
 FIRST = [record(0, "a", "1"), record(1, "b", "2"), record(2, "a", "3")]
 SECOND = [record(3, "c", "1"), record(4, "b", None)]
@@ -91,7 +91,7 @@ def test_a_source_is_switched_over_while_a_replicator_runs(between: Scene, far: 
     follow_the_other_way(scene, far, scene.source.location.bucket)
     assert process.poll() is None, "it waits for other replicas to be registered"
     process.send_signal(signal.SIGTERM)
-    assert process.wait(PATIENCE_S) == 0
+    assert process.wait(WAIT_TIMEOUT_S) == 0
 
 
 def test_a_lost_source_is_failed_over_and_switched_back(between: Scene, far: str) -> None:

@@ -52,8 +52,8 @@ def made(store: S3Store, word: str, size_bytes: int) -> CopyJob:
     return CopyJob(PLACE, name, size_bytes, hashlib.sha256(data).digest())
 
 
-def transfer(source: Any, target: Any, *, seed: int = 0, patience_s: float = 5, threads: int = 4) -> Transfer:
-    retry = RetryPolicy(SystemClock(), Random(seed), Backoff(10, 200), patience_s)
+def transfer(source: Any, target: Any, *, seed: int = 0, retry_timeout_s: float = 5, threads: int = 4) -> Transfer:
+    retry = RetryPolicy(SystemClock(), Random(seed), Backoff(10, 200), retry_timeout_s)
     return Transfer(source, target, topics_dir="topics", retry=retry, threads=threads)
 
 
@@ -148,7 +148,7 @@ def test_a_transfer_succeeds_between_two_faulty_servers(
         for number in range(30):
             done: set[str] = set()
             try:
-                with transfer(source, target, seed=number, patience_s=1) as copying:
+                with transfer(source, target, seed=number, retry_timeout_s=1) as copying:
                     done.update(result.job.name for result in copying.copy(left))
             except KeyfoldError as error:
                 told.add(error.host)

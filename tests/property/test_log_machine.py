@@ -122,7 +122,7 @@ class LogMachine(RuleBasedStateMachine):
         store = FaultyStore(self.store, chaos=fault)
         self.late.append(store)
         random = Random(self.seeds.getrandbits(32))
-        log = PartitionLog(store, PLACE, clock=self.clock, random=random, backoff=FAST, patience_s=2.0)
+        log = PartitionLog(store, PLACE, clock=self.clock, random=random, backoff=FAST, retry_timeout_s=2.0)
         log.create()
         self.sink = SinkProcess(store, log.claim_sink(), random)
 

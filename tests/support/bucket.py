@@ -22,10 +22,12 @@ HOUR_MS = 3_600_000
 class Process:
     """A writer with its own connection to the bucket, its own clock and its own dice."""
 
-    def __init__(self, bucket: Bucket, seed: int, *planned: Fault, patience_s: float = 60.0) -> None:
+    def __init__(self, bucket: Bucket, seed: int, *planned: Fault, retry_timeout_s: float = 60.0) -> None:
         self.store = FaultyStore(bucket.store, planned)
         self.clock = ManualClock()
-        self.log = PartitionLog(self.store, PLACE, clock=self.clock, random=Random(seed), patience_s=patience_s)
+        self.log = PartitionLog(
+            self.store, PLACE, clock=self.clock, random=Random(seed), retry_timeout_s=retry_timeout_s
+        )
 
     def at_manifest_put(self, kind: FaultKind, *, number: int = 1, times: int = 1) -> None:
         """Let the `number`-th manifest PUT from here fail, and as many of the following ones as `times` says."""
@@ -63,9 +65,9 @@ class Bucket:
         self._seed = 0
         self.process().log.create()
 
-    def process(self, *planned: Fault, patience_s: float = 60.0) -> Process:
+    def process(self, *planned: Fault, retry_timeout_s: float = 60.0) -> Process:
         self._seed += 1
-        return Process(self, self._seed, *planned, patience_s=patience_s)
+        return Process(self, self._seed, *planned, retry_timeout_s=retry_timeout_s)
 
     def sink(self) -> SinkSession:
         return self.process().log.claim_sink()

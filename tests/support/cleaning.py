@@ -75,7 +75,7 @@ class Sink:
     ) -> Sink:
         clock = clock or ManualClock()
         random = Random(seed)
-        log = PartitionLog(store, place, clock=clock, random=random, backoff=FAST, patience_s=2.0)
+        log = PartitionLog(store, place, clock=clock, random=random, backoff=FAST, retry_timeout_s=2.0)
         log.create(start_offset=start_offset, settings={"cleanup.policy": "compact"})
         return Sink(store, place, clock, random, log.claim_sink())
 
@@ -127,7 +127,7 @@ def new_run(
     values: dict[str, object] = {
         "settings_of": lambda _topic, _manifest: replace(settings, encoding=SMALL),
         "threads": 1,
-        "patience_s": 2.0,
+        "retry_timeout_s": 2.0,
         "holder": f"run-{seed}",
     }
     values.update(changes)
@@ -147,7 +147,7 @@ def clean(
 
 
 def load(store: ObjectStore, place: Place = PLACE) -> Manifest:
-    return PartitionLog(store, place, clock=ManualClock(), random=Random(0), patience_s=2.0).load().manifest
+    return PartitionLog(store, place, clock=ManualClock(), random=Random(0), retry_timeout_s=2.0).load().manifest
 
 
 def read_all(store: ObjectStore, manifest: Manifest | None = None, place: Place = PLACE) -> list[Record]:

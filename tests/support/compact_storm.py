@@ -22,7 +22,7 @@ from tests.support.cleaning import Sink, last_per_key, latest, load, object_name
 from tests.support.keyfold_here import here
 
 COMMAND = (sys.executable, "-c", "from keyfold.cli import main; main()", "compact", "run")
-PATIENCE_S = 300.0
+WAIT_TIMEOUT_S = 300.0
 PLACES = tuple(Place("topics", "users", partition) for partition in range(3))
 
 
@@ -113,7 +113,7 @@ def finish(location: S3Location, config: Path, writer: Writer) -> None:
     values = json.loads(config.read_text()) | {"file.delete.delay.ms": "0"}
     config.write_text(json.dumps(values))
     store = location.open()
-    until_s = time.monotonic() + PATIENCE_S
+    until_s = time.monotonic() + WAIT_TIMEOUT_S
     try:
         # The lease of the last one that was killed ends first, and tombstones go with the second pass.
         while left := [place for place in PLACES if not is_clean(store, place, writer.appended[place])]:

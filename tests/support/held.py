@@ -22,5 +22,5 @@ def tell(
     place: Place = PLACE,
 ) -> Manifest:
     """Write a replica's entry into a manifest, in the place of the one that it has there."""
-    log = PartitionLog(store, place, clock=ManualClock(), random=Random(9), backoff=FAST, patience_s=2.0)
+    log = PartitionLog(store, place, clock=ManualClock(), random=Random(9), backoff=FAST, retry_timeout_s=2.0)
     return log.hold(name, version, expires_in_ms, received_to).manifest

@@ -254,7 +254,7 @@ class KubeApiserver:
 
     def _stop(self) -> None:
         for process in reversed(self._processes):
-            end(process, patience_s=10)
+            end(process, retry_timeout_s=10)
         self._processes = []
 
     # Asking

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LAST_ATTEMPTS = 8
-PATIENCE_S = 300.0
+RETRY_TIMEOUT_S = 300.0
 
 
 def storm(
@@ -106,10 +106,10 @@ def _spark_turns(
 ) -> None:
     """Spark's readers take turns in this thread, each once at least; in the end those that were rarely right."""
     begun_s = time.monotonic()
-    patience_s = max(PATIENCE_S, 2 * seconds)
+    retry_timeout_s = max(RETRY_TIMEOUT_S, 2 * seconds)
     turns = list(readers)
     while not tally.errors and (turns or time.monotonic() < begun_s + seconds or not is_enough()):
-        assert time.monotonic() < begun_s + seconds + patience_s, f"readers are hardly ever right: {tally}"
+        assert time.monotonic() < begun_s + seconds + retry_timeout_s, f"readers are hardly ever right: {tally}"
         if not turns and time.monotonic() >= begun_s + seconds:
             turns = [reader for reader in readers if tally.right[reader.name] < each]
         if readers:
@@ -133,7 +133,7 @@ def _last(reader: Reader, tally: Tally) -> None:
 
 def _wait_for_purge(cleaner: Cleaner, tally: Tally) -> None:
     """Tombstones are due a while after the last of them was written."""
-    until_s = time.monotonic() + PATIENCE_S
+    until_s = time.monotonic() + RETRY_TIMEOUT_S
     while not cleaner.purged and not tally.errors and time.monotonic() < until_s:
         time.sleep(0.1)
 

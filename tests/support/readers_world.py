@@ -183,7 +183,9 @@ class Cleaner:
         """One run over all partitions."""
         self._seed += 1
         places = [self._world.place(partition) for partition in self._world.histories]
-        run = new_run(self._store, self._world.pace.settings, clock=SystemClock(), seed=self._seed, patience_s=30.0)
+        run = new_run(
+            self._store, self._world.pace.settings, clock=SystemClock(), seed=self._seed, retry_timeout_s=30.0
+        )
         report = run.clean(places)
         assert not report.failed, report
         self.superseded += sum(part.superseded for part in report.partitions)

@@ -32,11 +32,18 @@ class Both:
         self.append(5)
 
     def log_of(self, store: ObjectStore, seed: int = 1) -> PartitionLog:
-        return PartitionLog(store, PLACE, clock=self.clock, random=Random(seed), backoff=Backoff(1, 8), patience_s=0.1)
+        return PartitionLog(
+            store, PLACE, clock=self.clock, random=Random(seed), backoff=Backoff(1, 8), retry_timeout_s=0.1
+        )
 
     def replica_log(self, store: ObjectStore | None = None, seed: int = 2) -> ReplicaLog:
         return ReplicaLog(
-            store or self.replica, PLACE, clock=self.clock, random=Random(seed), backoff=Backoff(1, 8), patience_s=0.1
+            store or self.replica,
+            PLACE,
+            clock=self.clock,
+            random=Random(seed),
+            backoff=Backoff(1, 8),
+            retry_timeout_s=0.1,
         )
 
     def append(self, count: int, sink: SinkSession | None = None, **changes: object) -> Manifest:

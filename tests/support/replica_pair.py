@@ -166,7 +166,7 @@ class Pair:
             pin_min_bytes=pin_min_bytes,
             file_delete_delay_ms=self.delay_ms,
             collect_ms=collect_ms,
-            patience_s=2.0,
+            retry_timeout_s=2.0,
         )
         documents: ReplicaDocuments = self.documents
         runner = Runner(pair(source, replica), documents, settings, clock=self.clock, random=Random(self.seed))

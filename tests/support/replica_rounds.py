@@ -34,7 +34,7 @@ SETTINGS = ReplicaSettings(
     retry=RoundBackoff(100, 60_000),
     file_delete_delay_ms=60_000,
     collect_ms=3_600_000,
-    patience_s=1.0,
+    retry_timeout_s=1.0,
 )
 
 

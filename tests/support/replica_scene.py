@@ -43,7 +43,7 @@ TOPIC: Final = "users"
 TOPICS_DIR: Final = "topics"
 NAME: Final = "second"
 COMMAND: Final = (sys.executable, "-c", "from keyfold.cli import main; main()")
-PATIENCE_S: Final = 300.0
+WAIT_TIMEOUT_S: Final = 300.0
 """How long something may take on a busy machine before a test gives up; no decision depends on it."""
 ROUNDS_MAX: Final = 12
 
@@ -183,7 +183,7 @@ class Scene:
         for child in self.children:
             if child.poll() is None:
                 child.kill()
-            child.wait(PATIENCE_S)
+            child.wait(WAIT_TIMEOUT_S)
 
     def add(self, **config: str) -> None:
         """Register the replica. Keys are written with `_` for `.`."""
@@ -248,7 +248,7 @@ class Scene:
         settings = replace(settings, replicas=self.hold_names())
         with self.stores() as (source, _):
             clock = SystemClock()
-            report = new_run(source, settings, clock=clock, seed=seed, patience_s=30.0).clean(
+            report = new_run(source, settings, clock=clock, seed=seed, retry_timeout_s=30.0).clean(
                 [self.place(p) for p in range(partitions)]
             )
         assert not report.failed, report.document()
@@ -316,7 +316,7 @@ def open_sink(store: S3Store, place: Place, seed: int = 0) -> Sink:
 
 def until(condition: Callable[[], object], what: str) -> None:
     """Wait for something that has to come. However long it takes decides nothing but that the test gives up."""
-    deadline_s = time.monotonic() + PATIENCE_S
+    deadline_s = time.monotonic() + WAIT_TIMEOUT_S
     while not condition():
-        assert time.monotonic() < deadline_s, f"waited {PATIENCE_S} s: {what}"
+        assert time.monotonic() < deadline_s, f"waited {WAIT_TIMEOUT_S} s: {what}"
         time.sleep(0.3)  # asking costs those who are waited for

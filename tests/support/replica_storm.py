@@ -53,7 +53,7 @@ class HeldCleaner:
         """One run over all partitions."""
         self._seed += 1
         places = [self._world.place(p) for p in self._world.histories]
-        run = new_run(self._store, self._settings, clock=SystemClock(), seed=self._seed, patience_s=60.0)
+        run = new_run(self._store, self._settings, clock=SystemClock(), seed=self._seed, retry_timeout_s=60.0)
         report = run.clean(places)
         assert not report.failed, report.document()
         self.superseded += sum(part.superseded for part in report.partitions)

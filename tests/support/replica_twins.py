@@ -142,10 +142,14 @@ class Twins:
         self.a.other, self.b.other = self.b, self.a
 
     def log(self, store: ObjectStore) -> PartitionLog:
-        return PartitionLog(store, PLACE, clock=self.clock, random=self._seed(), backoff=Backoff(1, 4), patience_s=0.02)
+        return PartitionLog(
+            store, PLACE, clock=self.clock, random=self._seed(), backoff=Backoff(1, 4), retry_timeout_s=0.02
+        )
 
     def replica_log(self, store: ObjectStore) -> ReplicaLog:
-        return ReplicaLog(store, PLACE, clock=self.clock, random=self._seed(), backoff=Backoff(1, 4), patience_s=0.02)
+        return ReplicaLog(
+            store, PLACE, clock=self.clock, random=self._seed(), backoff=Backoff(1, 4), retry_timeout_s=0.02
+        )
 
     def _seed(self) -> Random:
         return Random(self.random.getrandbits(64))

@@ -22,8 +22,8 @@ MIB = 1 << 20
 BIG = 20 * MIB + 3
 
 
-def retry_policy(patience_s: float = 60.0) -> RetryPolicy:
-    return RetryPolicy(ManualClock(), Random(1), Backoff(), patience_s)
+def retry_policy(retry_timeout_s: float = 60.0) -> RetryPolicy:
+    return RetryPolicy(ManualClock(), Random(1), Backoff(), retry_timeout_s)
 
 
 def named(word: str) -> str:

@@ -61,7 +61,7 @@ class Versitygw(S3Endpoint):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._process is not None:
-            end(self._process, patience_s=5)
+            end(self._process, retry_timeout_s=5)
             self._process = None
         if self._work is not None:
             shutil.rmtree(self._work, ignore_errors=True)
@@ -109,6 +109,6 @@ class Versitygw(S3Endpoint):
                 time.sleep(0.05)
             else:
                 return True
-        end(self._process, patience_s=5)
+        end(self._process, retry_timeout_s=5)
         self._process = None
         return False

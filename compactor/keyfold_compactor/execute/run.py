@@ -82,7 +82,7 @@ class RunSettings:
     threads: int = 16
     force: bool = False
     collect_orphans: bool = False
-    patience_s: float = 60.0
+    retry_timeout_s: float = 60.0
     below_min_garbage: LogsBelowMinGarbage = field(default_factory=LogsBelowMinGarbage)
     rate: CleaningRate = field(default_factory=CleaningRate)
 
@@ -194,7 +194,7 @@ class Run:
 
     def _log(self, place: Place) -> PartitionLog:
         return PartitionLog(
-            self._store, place, clock=self._clock, random=self._random, patience_s=self._settings.patience_s
+            self._store, place, clock=self._clock, random=self._random, retry_timeout_s=self._settings.retry_timeout_s
         )
 
     # Retention

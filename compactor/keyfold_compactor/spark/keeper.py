@@ -91,7 +91,7 @@ class SparkKeeper:
                 host, bind = driver_addresses(session)
                 service = ThrottleService(options.io_max_bytes_per_second, host=host, bind=bind)
                 throttle = stack.enter_context(service).address
-            environment = TaskEnvironment(options.location().resolved(), throttle, patience_s=60.0)
+            environment = TaskEnvironment(options.location().resolved(), throttle, retry_timeout_s=60.0)
             executor = SparkExecutor(session, environment, map_bytes=options.map_bytes)
             self._stack = stack.pop_all()
         self._session = session

@@ -108,11 +108,11 @@ class TaskEnvironment:
 
     source: StoreSource
     throttle: ThrottleAddress | None
-    patience_s: float
+    retry_timeout_s: float
 
     def retry_policy(self) -> RetryPolicy:
         """Return a retry policy with real time and with randomness of this attempt alone, so that names are unique."""
-        return RetryPolicy(SystemClock(), SystemRandom(), Backoff(), self.patience_s)
+        return RetryPolicy(SystemClock(), SystemRandom(), Backoff(), self.retry_timeout_s)
 
     @contextlib.contextmanager
     def open(self) -> Iterator[tuple[ObjectStore, BudgetPacer | None]]:

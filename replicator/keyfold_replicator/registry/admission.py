@@ -68,7 +68,7 @@ def admit(
 ) -> Admission:
     """Check both sides. Raise `ConfigError`, `ReplicaDiverged`, and what the stores raise."""
     repeat = document_retry(clock, random).repeat
-    probe(replica.store, replica.topics_dir, clock, random, patience_s=DOCUMENT_TIMEOUT_S)
+    probe(replica.store, replica.topics_dir, clock, random, retry_timeout_s=DOCUMENT_TIMEOUT_S)
     notes = repeat(lambda: [*_judge_place(source, replica, random)])
     there = repeat(lambda: [*catalog.places(source.store, source.topics_dir)])
     covered = frozenset(registration.choose({place.topic for place in there}))

@@ -56,7 +56,7 @@ class ReplicaSettings:
     retry: RoundBackoff = field(default_factory=RoundBackoff)
     file_delete_delay_ms: int = HOUR_MS
     collect_ms: int = HOUR_MS
-    patience_s: float = 30.0
+    retry_timeout_s: float = 30.0
 
 
 def every_topic(_topic: str) -> bool:

@@ -36,12 +36,12 @@ class ReplicaClaim:
         *,
         clock: Clock,
         random: Random,
-        patience_s: float,
+        retry_timeout_s: float,
     ) -> None:
         self._pair = pair
         self._current_side = current_side
         place = pair.replica.place(topic, partition)
-        self.log = ReplicaLog(pair.replica.store, place, clock=clock, random=random, patience_s=patience_s)
+        self.log = ReplicaLog(pair.replica.store, place, clock=clock, random=random, retry_timeout_s=retry_timeout_s)
         self.session: ReplicaSession | None = None
         self._last_etag = ""
 

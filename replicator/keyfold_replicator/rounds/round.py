@@ -118,7 +118,7 @@ class PartitionRounds:
             self._current_side,
             clock=resources.clock,
             random=random,
-            patience_s=settings.patience_s,
+            retry_timeout_s=settings.retry_timeout_s,
         )
         self._gc_schedule = GcSchedule(
             self._claim, self._source, settings, clock=resources.clock, tally=resources.tally
@@ -348,7 +348,7 @@ class PartitionRounds:
             self._place,
             clock=self._resources.clock,
             random=self._random,
-            patience_s=self._settings.patience_s,
+            retry_timeout_s=self._settings.retry_timeout_s,
         )
 
     def _now_s(self) -> float:

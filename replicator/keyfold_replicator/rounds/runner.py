@@ -117,7 +117,7 @@ class Runner:
         self._random = random
         self._publish_states = publish
         self.tally = Tally() if tally is None else tally
-        self._retry = RetryPolicy(clock, Random(random.getrandbits(64)), timeout_s=settings.patience_s)
+        self._retry = RetryPolicy(clock, Random(random.getrandbits(64)), timeout_s=settings.retry_timeout_s)
         self._state_table = StateTable()
         self._enablement = _CachedEnablement(documents.load_enablement, clock, timings.enablement_kept_s)
         schema_copier = SchemaCopier(pair, self._transfer, self.tally, self._retry)
@@ -375,7 +375,7 @@ def _transfer(pair: ReplicaPair, settings: ReplicaSettings, clock: Clock, random
         pair.source.store,
         pair.replica.store,
         topics_dir=pair.replica.topics_dir,
-        retry=RetryPolicy(clock, Random(random.getrandbits(64)), timeout_s=settings.patience_s),
+        retry=RetryPolicy(clock, Random(random.getrandbits(64)), timeout_s=settings.retry_timeout_s),
         threads=settings.threads,
     )
 

@@ -30,7 +30,7 @@ from keyfold.runtime.health import Liveness
 from keyfold.runtime.retry import Backoff
 from keyfold.store.location import OpenLocation, open_location
 from keyfold.store.pacing import Pacer
-from keyfold.store.probe import PATIENCE_IN_A_LOOP_S, probe
+from keyfold.store.probe import LOOP_RETRY_TIMEOUT_S, probe
 from keyfold_replicator.registry.holds import drop_holds_if_removed
 from keyfold_replicator.registry.open_replica import (
     RegisteredDocuments,
@@ -48,7 +48,7 @@ from keyfold_replicator.status.status_report import StatusWriter
 LIST_INTERVAL_S: Final = 5.0
 REOPEN_BACKOFF: Final = Backoff(first_ms=1_000, cap_ms=60_000)
 FAILING_REQUESTS_MAX: Final = 8
-"""Maximum number of failing requests in a row, each retried for `patience_s`, between two signs of life."""
+"""Maximum number of failing requests in a row, each retried for `retry_timeout_s`, between two signs of life."""
 
 log = structlog.get_logger(__name__)
 
@@ -119,7 +119,7 @@ EVERYTHING: Final = RoundSelection()
 
 def quiet_max_s(settings: ReplicaSettings) -> float:
     """Return how long a working loop may give no sign of life."""
-    return RUNNER_TIMINGS.publish_anyway_s + FAILING_REQUESTS_MAX * settings.patience_s
+    return RUNNER_TIMINGS.publish_anyway_s + FAILING_REQUESTS_MAX * settings.retry_timeout_s
 
 
 class Replication:
@@ -277,7 +277,7 @@ class Replication:
                 replica.topics_dir,
                 self._context.clock,
                 self._context.new_random(),
-                patience_s=PATIENCE_IN_A_LOOP_S,
+                retry_timeout_s=LOOP_RETRY_TIMEOUT_S,
                 rounds=1,
             )
         except ConditionsIgnored:

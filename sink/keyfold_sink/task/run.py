@@ -17,7 +17,7 @@ import structlog
 from keyfold.errors import KeyfoldError
 from keyfold.runtime.clock import Clock
 from keyfold.store.location import open_store
-from keyfold.store.probe import PATIENCE_IN_A_LOOP_S, probe
+from keyfold.store.probe import LOOP_RETRY_TIMEOUT_S, probe
 from keyfold_sink.config.memory_plan import plan_memory
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.group.catchup import CatchUp
@@ -102,7 +102,7 @@ def _run(
             random=random,
             open_registry=lambda settings: MeteredRegistry(confluent_registry(settings), meter),
         )
-        startup_retry(lambda: probe(store, options.topics_dir, clock, random, patience_s=PATIENCE_IN_A_LOOP_S))
+        startup_retry(lambda: probe(store, options.topics_dir, clock, random, retry_timeout_s=LOOP_RETRY_TIMEOUT_S))
         access.waits = catch_up_timeout_s is None
         if sends_dead_letters(options):
             startup_retry(lambda: _ensure_dead_letter_topic(options, BrokerContact(clock)))

@@ -321,8 +321,8 @@ class SinkTask:
 
     def _open_log(self, key: TopicPartitionKey) -> PartitionLog:
         place = Place(self._options.topics_dir, *key)
-        patience_s = self._timings.commit_timeout_s
-        return PartitionLog(self._store, place, clock=self._clock, random=self._random, patience_s=patience_s)
+        retry_timeout_s = self._timings.commit_timeout_s
+        return PartitionLog(self._store, place, clock=self._clock, random=self._random, retry_timeout_s=retry_timeout_s)
 
     def _open_writer(self, owner: AssignedPartition, event: Claimed) -> PartitionWriter:
         policy = self._options.roll_policy(owner.key[0])

@@ -237,18 +237,24 @@ class DesiredStateDocument:
     """The desired state of one sink in the bucket. Thread-safe."""
 
     def __init__(
-        self, store: ObjectStore, folder: str, clock: Clock, random: Random, *, patience_s: float = DOCUMENT_TIMEOUT_S
+        self,
+        store: ObjectStore,
+        folder: str,
+        clock: Clock,
+        random: Random,
+        *,
+        retry_timeout_s: float = DOCUMENT_TIMEOUT_S,
     ) -> None:
         self._key = f"{folder}orders.json"
         self._clock = clock
-        self._patience_s = patience_s
+        self._retry_timeout_s = retry_timeout_s
         self._object = CasObject(
             store,
             self._key,
             CasFormat(self._decode, encode, lambda desired: desired.changes, _next),
-            document_retry(clock, random, patience_s),
+            document_retry(clock, random, retry_timeout_s),
             random,
-            undecided=f"the store gave no definite answer for {patience_s:g} s",
+            undecided=f"the store gave no definite answer for {retry_timeout_s:g} s",
             undecided_hint="the request may still take effect; check the sink's status before you retry",
         )
         self._lock = threading.Lock()
@@ -298,7 +304,7 @@ class DesiredStateDocument:
                 return None
             # The monotonic clock stops while the machine is suspended.
             took_s = max(self._clock.monotonic_s() - began_s, (self._clock.now_ms() - began_ms) / 1000)
-            if took_s > 2 * self._patience_s:
+            if took_s > 2 * self._retry_timeout_s:
                 raise StoreUnavailable(
                     self._key,
                     f"the request took {took_s:.0f} s and was dropped; nothing was changed",

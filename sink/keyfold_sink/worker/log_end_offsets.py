@@ -153,7 +153,7 @@ class LogEndOffsets:
 
     def _log(self, key: TopicPartitionKey) -> PartitionLog:
         place = Place(self._topics_dir, *key)
-        return PartitionLog(self._store, place, clock=self._clock, random=self._random, patience_s=_TIMEOUT_S)
+        return PartitionLog(self._store, place, clock=self._clock, random=self._random, retry_timeout_s=_TIMEOUT_S)
 
 
 def _advance(session: SinkSession, wanted: int) -> None:

@@ -87,7 +87,7 @@ class Engine:
         deadline = time.monotonic() + _START_S
         while not self._socket.exists():
             if self._service.poll() is not None or time.monotonic() > deadline:
-                end(self._service, patience_s=5)
+                end(self._service, retry_timeout_s=5)
                 self._service = None
                 raise KeyfoldError(f"podman's service did not start:\n{self.log.read_text(errors='replace')[-2000:]}")
             time.sleep(0.1)
@@ -105,7 +105,7 @@ class Engine:
             self._ended.set()
             if self._health.is_alive():
                 self._health.join()
-            end(self._service, patience_s=10)
+            end(self._service, retry_timeout_s=10)
             self._service = None
         if error is None:
             shutil.rmtree(self._work, ignore_errors=True)

@@ -23,7 +23,7 @@ FOLDER: Final = Path(__file__).parents[3] / "infra" / "compose"
 READY: Final = {"sink": 8083, "compactor": 9404, "replica": 9405}
 PRODUCED: Final = 5000
 KEYS: Final = 200
-PATIENCE_S: Final = 300.0
+WAIT_TIMEOUT_S: Final = 300.0
 SOURCE: Final = "s3://log/topics"
 REPLICA: Final = "s3://log-dr/topics"
 
@@ -199,7 +199,7 @@ def status(url: str) -> int:
 def until(what: str, is_so: Callable[[], bool]) -> None:
     begun = time.monotonic()
     while not is_so():
-        assert time.monotonic() < begun + PATIENCE_S, f"within {PATIENCE_S:.0f} s it did not come that {what}"
+        assert time.monotonic() < begun + WAIT_TIMEOUT_S, f"within {WAIT_TIMEOUT_S:.0f} s it did not come that {what}"
         time.sleep(1)
     print(f"  holds: {what} (after {time.monotonic() - begun:.0f} s)", flush=True)
 

@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 SERVERS: Final = "127.0.0.1:9092"
 TOPIC: Final = "users"
-_PATIENCE_S: Final = 60.0
+_RETRY_TIMEOUT_S: Final = 60.0
 
 Latest = dict[str, tuple[int, int, str]]
 """Key -> partition, offset, value of its last record, without keys whose last record is a deletion."""
@@ -18,10 +18,10 @@ def end_offsets() -> dict[int, int]:
     """By partition, as the broker has them."""
     consumer = _consumer()
     try:
-        found = consumer.list_topics(TOPIC, timeout=_PATIENCE_S).topics[TOPIC].partitions
+        found = consumer.list_topics(TOPIC, timeout=_RETRY_TIMEOUT_S).topics[TOPIC].partitions
         ends = {}
         for partition in found:
-            marks = consumer.get_watermark_offsets(TopicPartition(TOPIC, partition), timeout=_PATIENCE_S)
+            marks = consumer.get_watermark_offsets(TopicPartition(TOPIC, partition), timeout=_RETRY_TIMEOUT_S)
             ends[partition] = int(marks[1])
         return ends
     finally:
@@ -36,7 +36,7 @@ def latest(ends: dict[int, int]) -> Latest:
     try:
         consumer.assign([TopicPartition(TOPIC, partition, 0) for partition in open_ends])
         while open_ends:
-            message = consumer.poll(_PATIENCE_S)
+            message = consumer.poll(_RETRY_TIMEOUT_S)
             assert message is not None, f"partitions {sorted(open_ends)} cannot be read to their end"
             error = message.error()
             if error is not None:

@@ -27,7 +27,7 @@ from tests.support.kafka import produce_all, synthetic
 TOPIC: Final = "users"
 RECORDS: Final = 3000
 KEYS: Final = 100
-PATIENCE_S: Final = 300.0
+WAIT_TIMEOUT_S: Final = 300.0
 TOOLS: Final = ("pip", "pip3", "gcc", "cc", "make", "curl", "wget", "git")
 EXECUTABLE_TMP: Final = {"/tmp": "nosuid,nodev,size=1g"}  # noqa: S108 - a mount in a container
 
@@ -79,7 +79,7 @@ class Stage:
 def run(container: Container, *words: str, may_fail: bool = False) -> subprocess.CompletedProcess[str]:
     """Run to the end. Raises `AssertionError` with the end of its output where it fails."""
     answer = subprocess.run(
-        container.command(words), capture_output=True, text=True, check=False, timeout=PATIENCE_S * 4
+        container.command(words), capture_output=True, text=True, check=False, timeout=WAIT_TIMEOUT_S * 4
     )
     assert may_fail or answer.returncode == 0, f"{' '.join(words)}: {answer.stdout[-2000:]}{answer.stderr[-4000:]}"
     return answer
@@ -94,7 +94,7 @@ def end(process: subprocess.Popen[bytes]) -> int:
     """SIGTERM to the first process of the container; the exit code."""
     first = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True)
     os.kill(int(first.stdout.split()[0]), signal.SIGTERM)
-    return process.wait(PATIENCE_S)
+    return process.wait(WAIT_TIMEOUT_S)
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
@@ -111,7 +111,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def until(what: str, is_so: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + WAIT_TIMEOUT_S
     while not is_so():
         tail = f"{what} did not come:\n{log.read_text(errors='replace')[-4000:]}"
         assert process.poll() is None, tail

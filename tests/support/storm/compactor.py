@@ -22,7 +22,7 @@ from keyfold_compactor.job import Job, RunSelection
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report.report import PartitionOutcome, RunReport
 
-PATIENCE_S = 30.0
+WAIT_TIMEOUT_S = 30.0
 
 
 def figures(report: RunReport) -> dict[str, int]:
@@ -59,7 +59,7 @@ def main() -> int:
 
     def executor() -> LocalExecutor:
         return LocalExecutor(
-            store, RetryPolicy(clock, random, Backoff(), PATIENCE_S), is_single_stage=random.random() < 0.5
+            store, RetryPolicy(clock, random, Backoff(), WAIT_TIMEOUT_S), is_single_stage=random.random() < 0.5
         )
 
     job = Job(options, RunSelection(force=is_forced), store, executor, clock=clock, random=random)

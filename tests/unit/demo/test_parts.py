@@ -89,7 +89,7 @@ def test_an_interrupted_command_ends_its_children(tmp_path: Path, *, is_deaf: bo
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Commands(tmp_path, {}, patience_s=0.5).run("sleep", [PYTHON, "-c", code], watch=interrupt)
+        Commands(tmp_path, {}, retry_timeout_s=0.5).run("sleep", [PYTHON, "-c", code], watch=interrupt)
     pid = int(pid_file.read_text())
     deadline = time.monotonic() + 60
     while is_running(pid) and time.monotonic() < deadline:

@@ -31,7 +31,7 @@ from tests.support.logs import records
 from tests.support.replica_command import SOURCE, Buckets, made_log, read
 
 SECRET = "hunter22-of-payroll"
-SETTINGS = ReplicaSettings(threads=2, patience_s=1)
+SETTINGS = ReplicaSettings(threads=2, retry_timeout_s=1)
 
 
 @dataclass

@@ -32,7 +32,7 @@ Rival = Callable[[MemoryStore, ManualClock], None]
 
 
 def open_log(store: ObjectStore, clock: ManualClock, seed: int) -> PartitionLog:
-    return PartitionLog(store, PLACE, clock=clock, random=Random(seed), patience_s=1.0)
+    return PartitionLog(store, PLACE, clock=clock, random=Random(seed), retry_timeout_s=1.0)
 
 
 def upload(log: PartitionLog, name: ObjectName, base: int, end: int) -> None:

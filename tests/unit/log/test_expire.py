@@ -98,7 +98,7 @@ def test_an_expiry_with_a_lost_answer_is_recognised_even_after_later_commits(buc
     sink = bucket.sink()
     first = appended(sink, 2)
     appended(sink, 1)
-    process = bucket.process(patience_s=0.0)
+    process = bucket.process(retry_timeout_s=0.0)
     session = process.log.claim_compactor(lease_ms=0, holder="c")
     process.at_manifest_put(FaultKind.LOST_ANSWER)
     with pytest.raises(CommitUnknown):

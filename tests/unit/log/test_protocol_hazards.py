@@ -54,7 +54,7 @@ def test_w1_the_upload_is_deleted_once_its_own_role_claims_again(bucket: Bucket)
 @pytest.mark.parametrize("crashes", [False, True])
 def test_w2_the_deletion_delay_begins_after_a_late_landing(bucket: Bucket, *, crashes: bool) -> None:
     old = appended(bucket.sink(), 2)
-    process = bucket.process(patience_s=0.0)
+    process = bucket.process(retry_timeout_s=0.0)
     compactor = process.log.claim_compactor(lease_ms=0, holder="c")
     replacement = merge(compactor, old)
     process.at_manifest_put(FaultKind.CRASH_LATE if crashes else FaultKind.LATE)
@@ -149,7 +149,7 @@ def test_w8_an_upload_of_an_older_epoch_is_never_committed(bucket: Bucket) -> No
 
 
 def test_w9_a_writers_own_commit_is_found_after_a_takeover(bucket: Bucket) -> None:
-    process = bucket.process(patience_s=0.0)
+    process = bucket.process(retry_timeout_s=0.0)
     sink = process.log.claim_sink()
     made = uploaded(sink, 0, 2)
     process.at_manifest_put(FaultKind.LOST_ANSWER)
@@ -162,7 +162,7 @@ def test_w9_a_writers_own_commit_is_found_after_a_takeover(bucket: Bucket) -> No
 
 
 def test_w9_a_writers_own_commit_is_found_after_its_segment_was_replaced(bucket: Bucket) -> None:
-    process = bucket.process(patience_s=0.0)
+    process = bucket.process(retry_timeout_s=0.0)
     sink = process.log.claim_sink()
     made = uploaded(sink, 0, 2)
     process.at_manifest_put(FaultKind.LOST_ANSWER)
@@ -218,7 +218,7 @@ def test_a_commit_lands_exactly_once_for_any_answer(bucket: Bucket, kind: FaultK
 
 
 def test_a_late_commit_after_a_rivals_is_rejected(bucket: Bucket) -> None:
-    process = bucket.process(patience_s=0.0)
+    process = bucket.process(retry_timeout_s=0.0)
     sink = process.log.claim_sink()
     made = uploaded(sink, 0, 2)
     process.at_manifest_put(FaultKind.LATE)
@@ -234,7 +234,7 @@ def test_a_late_commit_after_a_rivals_is_rejected(bucket: Bucket) -> None:
 
 
 def test_a_read_that_shows_the_old_manifest_proves_nothing(bucket: Bucket) -> None:
-    process = bucket.process(patience_s=0.0)
+    process = bucket.process(retry_timeout_s=0.0)
     sink = process.log.claim_sink()
     made = uploaded(sink, 0, 2)
     process.at_manifest_put(FaultKind.LATE)
@@ -247,7 +247,7 @@ def test_a_read_that_shows_the_old_manifest_proves_nothing(bucket: Bucket) -> No
 
 
 def test_an_append_repeated_after_an_unknown_result_lands_once(bucket: Bucket) -> None:
-    process = bucket.process(patience_s=0.0)
+    process = bucket.process(retry_timeout_s=0.0)
     sink = process.log.claim_sink()
     made = uploaded(sink, 0, 2)
     process.at_manifest_put(FaultKind.LATE)
@@ -268,7 +268,7 @@ def test_a_claim_with_a_lost_answer_is_recognised(bucket: Bucket) -> None:
 
 def test_an_unlinking_replacement_repeated_after_an_unknown_result_is_recognised(bucket: Bucket) -> None:
     old = appended(bucket.sink(), 2)
-    process = bucket.process(patience_s=0.0)
+    process = bucket.process(retry_timeout_s=0.0)
     compactor = process.log.claim_compactor(lease_ms=0, holder="c")
     process.at_manifest_put(FaultKind.LOST_ANSWER)
     replacement = Replacement((Swap((old,), ()),), first_dirty_offset=2)

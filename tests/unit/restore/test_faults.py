@@ -22,7 +22,9 @@ TEXT = "a=1 b=2 a= c=3 b=4 d=5 e=6"
 
 
 def request(*, latest: bool = False) -> RestoreRequest:
-    return RestoreRequest("users", RestoreSelection(latest=latest), RestoreSettings(window_records=2, patience_s=60))
+    return RestoreRequest(
+        "users", RestoreSelection(latest=latest), RestoreSettings(window_records=2, retry_timeout_s=60)
+    )
 
 
 def calls_of(*, latest: bool) -> list[Call]:

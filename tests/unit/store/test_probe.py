@@ -256,7 +256,7 @@ def test_an_unreachable_store_is_reported_after_the_time_limit() -> None:
         MemoryStore(), [Fault(lambda call: call.operation == "put", FaultKind.UNAVAILABLE, times=10**6)]
     )
     with pytest.raises(StoreUnavailable):
-        probing.probe(store, "t", clock, Random(1), patience_s=30)
+        probing.probe(store, "t", clock, Random(1), retry_timeout_s=30)
     assert 10 < clock.monotonic_s() - begun_s <= 30
 
 

@@ -307,12 +307,12 @@ class _Asker:
         try:
             found = self._registry.schema(key)
         except KeyfoldError as error:
-            patience_s = self._retry.give_up_after_s
+            retry_timeout_s = self._retry.give_up_after_s
             if not error.retriable:
                 self._outage.over()
                 raise
             lasts_s = self._outage.goes_on(self._retry.delays.cap_ms / 1000)
-            if patience_s is not None and lasts_s >= patience_s:
+            if retry_timeout_s is not None and lasts_s >= retry_timeout_s:
                 raise RegistryGivenUp(error.message, lasts_s) from error
             raise
         except SchemaUnknown:

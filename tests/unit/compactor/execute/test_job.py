@@ -47,7 +47,7 @@ def job(store: ObjectStore, clock: ManualClock, selection: RunSelection | None =
 
 
 def claimed(store: MemoryStore, clock: ManualClock) -> PartitionClaim:
-    log = PartitionLog(store, PLACE, clock=clock, random=Random(3), backoff=FAST, patience_s=1.0)
+    log = PartitionLog(store, PLACE, clock=clock, random=Random(3), backoff=FAST, retry_timeout_s=1.0)
     session = log.claim_compactor(lease_ms=60_000, holder="me")
     decision = decide_cleaning(session.manifest, EAGER, session.pinned.seen_ms)
     return PartitionClaim(session, log_job(0, PLACE, session.pinned, decision, EAGER, session.epoch), decision, EAGER)

@@ -72,7 +72,7 @@ def new_run(store: MemoryStore | CountedStore, executor: LocalExecutor, seed: in
     settings = RunSettings(
         settings_of=lambda *_: SETTINGS,
         holder=f"run-{seed}",
-        patience_s=5.0,
+        retry_timeout_s=5.0,
         threads=4,
         **changes,  # type: ignore[arg-type]  # fields by name, of any type
     )

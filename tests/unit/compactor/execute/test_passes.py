@@ -58,7 +58,7 @@ class DiesLater(LocalExecutor):
 
 
 def run(store: ObjectStore, executor: LocalExecutor, clock: ManualClock) -> RunReport:
-    settings = RunSettings(settings_of=lambda *_: UNMERGED, threads=1, pass_bytes=1, patience_s=1.0)
+    settings = RunSettings(settings_of=lambda *_: UNMERGED, threads=1, pass_bytes=1, retry_timeout_s=1.0)
     return Run(store, settings, lambda: executor, clock=clock, random=Random(1)).clean([PLACE])
 
 

@@ -64,7 +64,7 @@ def new_run(
     holder: str = "me",
     settings_of: Callable[[str], TopicSettings] = lambda _: SETTINGS,
 ) -> Run:
-    settings = RunSettings(lambda topic, _: settings_of(topic), holder=holder, patience_s=5.0, threads=4)
+    settings = RunSettings(lambda topic, _: settings_of(topic), holder=holder, retry_timeout_s=5.0, threads=4)
     return Run(store, settings, executor, clock=clock, random=Random(1))
 
 

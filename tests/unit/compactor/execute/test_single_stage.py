@@ -57,7 +57,7 @@ def run(
     settings = RunSettings(
         settings_of=lambda _topic, _manifest: replace(EAGER, encoding=SMALL, segment_bytes=segment_bytes),
         threads=1,
-        patience_s=2.0,
+        retry_timeout_s=2.0,
         **changes,  # type: ignore[arg-type]  # fields by name, of any type
     )
     return Run(store, settings, lambda: executor, clock=ManualClock(), random=Random(1)).clean(PLACES)

@@ -27,7 +27,7 @@ from keyfold_replicator.state.totals import Tally
 from tests.support.logs import records
 from tests.support.replica_rounds import ENABLED, HOLD, SETTINGS, Running, Worlds, pair
 
-QUICK = replace(SETTINGS, poll_ms=20, discover_ms=20, patience_s=0.05)
+QUICK = replace(SETTINGS, poll_ms=20, discover_ms=20, retry_timeout_s=0.05)
 
 
 def until(condition: Callable[[], object]) -> None:

@@ -31,7 +31,7 @@ from tests.support.replica_command import Buckets, made_log, read
 
 TIMINGS = RunnerTimings(check_s=0.05, publish_s=0.05, enablement_kept_s=0.05, tick_s=0.01)
 AT_ONCE = Backoff(first_ms=20, cap_ms=100)
-SETTINGS = ReplicaSettings(threads=2, poll_ms=20, discover_ms=50, patience_s=1)
+SETTINGS = ReplicaSettings(threads=2, poll_ms=20, discover_ms=50, retry_timeout_s=1)
 
 
 class Seen:
@@ -230,7 +230,7 @@ def test_a_store_without_conditional_writes_is_refused(buckets: Buckets) -> None
 
 
 def test_the_silence_bound_follows_from_the_retry_timeout() -> None:
-    assert quiet_max_s(ReplicaSettings(patience_s=30)) == 60 + 8 * 30
+    assert quiet_max_s(ReplicaSettings(retry_timeout_s=30)) == 60 + 8 * 30
 
 
 def test_the_loop_and_each_replica_give_signs_of_life(buckets: Buckets) -> None:

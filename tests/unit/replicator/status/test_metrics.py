@@ -149,7 +149,7 @@ def test_a_process_for_two_replicas_shows_the_working_and_the_unopenable_one() -
     }
     registry.add(Registration("eu", {"s3.bucket.name": "eu", **credentials}))
     means = ReplicationContext(
-        ReplicaSettings(threads=2, patience_s=1), SystemClock(), Random(2), "h:1", opener=buckets.open, environ={}
+        ReplicaSettings(threads=2, retry_timeout_s=1), SystemClock(), Random(2), "h:1", opener=buckets.open, environ={}
     )
     meter = ReplicaMeter()
     found = Replication(side(buckets["log"], "topics"), means, observer=meter).once()

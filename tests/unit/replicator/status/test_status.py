@@ -56,7 +56,7 @@ class Scene:
     def replicate(self) -> Runner:
         documents = RegisteredDocuments(self.registration, self.source, self.replica, self.clock, Random(2))
         pair = ReplicaPair("dr", self.registration.hold_name, self.source, self.replica)
-        settings = ReplicaSettings(threads=1, patience_s=1.0)
+        settings = ReplicaSettings(threads=1, retry_timeout_s=1.0)
         runner = Runner(
             pair,
             documents,

@@ -68,7 +68,9 @@ class Bench:
         self.reports: list[Committed] = []
         self.crashes: list[BaseException] = []
         self.queue = SerialQueue(self.pool, self.crashes.append)
-        log = PartitionLog(self.store, PLACE, clock=self.clock, random=self.random, backoff=Backoff(1, 2), patience_s=1)
+        log = PartitionLog(
+            self.store, PLACE, clock=self.clock, random=self.random, backoff=Backoff(1, 2), retry_timeout_s=1
+        )
         log.create(topic_id="T", cluster_id="C")
         self.session = log.claim_sink()
         resources = WriterResources(self.store, self.source, self.clock, self.in_flight, self.reports.append)

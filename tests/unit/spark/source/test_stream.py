@@ -54,7 +54,7 @@ def some(first: int, count: int, key: str = "k") -> list[Record]:
 
 def expire(store: ObjectStore, count: int) -> None:
     """Take the first segments off the log as retention does."""
-    log = PartitionLog(store, PLACE, clock=ManualClock(), random=Random(5), patience_s=2.0)
+    log = PartitionLog(store, PLACE, clock=ManualClock(), random=Random(5), retry_timeout_s=2.0)
     session = log.claim_compactor(lease_ms=1000, holder="test")
     session.expire(session.manifest.segments[:count])
 
