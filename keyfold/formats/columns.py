@@ -1,6 +1,6 @@
 """Many keys or values as one Arrow array.
 
-A row that does not fit is null in the array and named in `mismatches`: who reads the log decides what becomes of it.
+A row that does not fit is null in the array and named in `mismatches`; the reader of the log decides what to do.
 """
 
 from __future__ import annotations

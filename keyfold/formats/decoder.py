@@ -30,10 +30,10 @@ class Decoder:
         schemas: SchemaArchive | None = None,
         reader_schema: str | bytes | None = None,
     ) -> None:
-        """`schemas` is needed for Avro. `reader_schema`, the text of an Avro schema, is what Avro *values* become.
+        """`schemas` is needed for Avro. Avro *values* are resolved to `reader_schema`, the text of an Avro schema.
 
-        Without it each value is what its own writer's schema says. Raises `ValueError` for an unknown format and for a
-        reader schema that is none.
+        Without it each value has the type of its own writer's schema. Raise `ValueError` for an unknown format and for
+        an invalid reader schema.
         """
         reader = None if reader_schema is None else reader_type(reader_schema)
         self._key = HANDLERS[Format(key_format)].values(RecordPart.KEY, schemas, None)

@@ -33,10 +33,10 @@ spec:
 {{- end -}}
 
 {{/*
-Settings of Spark, as a JSON object. Spark names executors itself, anew each time that it starts: those of one that died
-in this pod, and those of another compactor, have other names. Its progress bar would stand in the lines of the log.
-Driver and executors prove to each other that they share a secret, which Spark makes for each start, and encrypt what
-they send: tasks carry the store's credentials.
+Settings of Spark, as a JSON object. Spark gives its executors new names at each start, so they never have the names of
+a run that died in this pod or of another compactor's. The progress bar is off, because it would break the lines of the
+log. Driver and executors authenticate each other with a secret that Spark makes at each start, and encrypt their
+traffic, because tasks contain the store's credentials.
 */}}
 {{- define "keyfold.sparkConf" -}}
 {{- $spark := .Values.compactor.spark -}}
