@@ -23,8 +23,8 @@ from keyfold.formats.column_width import in_parts
 from keyfold.formats.columns import BadRows, Column
 from keyfold.formats.format import RecordPart
 from keyfold.formats.format_mismatch import FormatMismatch, mismatch_at
-from keyfold.log.arrow_types import ArrowArray, arrow_schema
 from keyfold.log.names import Place
+from keyfold.runtime.arrow_types import ArrowArray, arrow_schema
 
 _EXAMPLES: Final = 5
 _HINT: Final = "continue without it with --on-error null or --on-error skip"

@@ -17,7 +17,7 @@ from keyfold.formats.avro_schema import Fixed, Logical
 from keyfold.formats.logical_types import PER_SECOND, unit_of
 from keyfold.log.arrow_headers import Spans, cut
 from keyfold.log.arrow_numbers import Ints, Misplaced, Octets, read_numbers, refuse
-from keyfold.log.arrow_types import ArrowArray, buffer_of, nulls
+from keyfold.runtime.arrow_types import ArrowArray, buffer_of, nulls
 
 _DECIMAL_DIGITS: Final = 38
 _DECIMAL_BYTES: Final = 15  # any number of this size has less than 38 digits

@@ -32,7 +32,7 @@ from keyfold.formats.avro_resolve import (
 from keyfold.formats.avro_schema import Primitive
 from keyfold.formats.column_width import ColumnMemory, null_bytes
 from keyfold.log.arrow_numbers import PADDING, Ints, Misplaced, refuse
-from keyfold.log.arrow_types import ArrowArray, column_of, lists_of
+from keyfold.runtime.arrow_types import ArrowArray, column_of, lists_of
 from keyfold.runtime.buffers import Bytes
 
 __all__ = ["Misplaced", "Unsuited", "padded", "read_arrow"]

@@ -23,7 +23,7 @@ from keyfold.formats.framed_columns import Frame, Raw, find_frames, named_header
 from keyfold.formats.json_values import compile_json
 from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.formats.values import JsonValues, WriterReaders, read_whole, text_of
-from keyfold.log.arrow_types import ArrowArray, column_of, nulls, values_of
+from keyfold.runtime.arrow_types import ArrowArray, column_of, nulls, values_of
 
 BadRows = list[tuple[int, FormatMismatch]]
 

@@ -16,7 +16,7 @@ from keyfold.formats.framed_columns import find_frames, named_headers
 from keyfold.formats.json_type import Shape
 from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.formats.values import AvroValues, BytesValues, JsonValues, StringValues, Values
-from keyfold.log.arrow_types import ArrowArray
+from keyfold.runtime.arrow_types import ArrowArray
 
 
 class TypeSurvey(Protocol):

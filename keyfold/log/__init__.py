@@ -3,8 +3,7 @@
 record, names, folder                         a record; names of objects; the folder of a partition
 codec, avro                                   compressed blocks of Avro
 record_encoder, record_decoder                records in blocks, written and read
-arrow, arrow_types, arrow_headers,            blocks as Arrow columns
-arrow_numbers
+arrow, arrow_headers, arrow_numbers           blocks as Arrow columns
 segment, assembly, rewrite, objects           a segment as it is written, merged and uploaded
 index, index_pages                            the index of a segment: Parquet, and its pages
 manifest, manifest_codec, manifest_schema     the manifest as a value and as bytes

@@ -26,10 +26,10 @@ import pyarrow as pa
 
 from keyfold.log.arrow_headers import FEW_RECORDS, HEADERS, Spans, cut, header_list, read_headers
 from keyfold.log.arrow_numbers import PADDING, Flags, Ints, Misplaced, Octets, read_numbers, refuse
-from keyfold.log.arrow_types import ArrowArray, column_of
 from keyfold.log.avro import SegmentDamaged
 from keyfold.log.record import TIMESTAMP_TYPES
 from keyfold.log.record_decoder import decode_raw
+from keyfold.runtime.arrow_types import ArrowArray, column_of
 from keyfold.runtime.buffers import Bytes
 
 RECORDS: Final = pa.schema(

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from keyfold.log.arrow_numbers import Flags, Ints, Misplaced, Octets, read_numbers, refuse
-from keyfold.log.arrow_types import ArrowArray, buffer_of, lists_of, values_of
 from keyfold.log.avro import read_varint
+from keyfold.runtime.arrow_types import ArrowArray, buffer_of, lists_of, values_of
 
 HEADER: Final = pa.struct([pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary())])
 HEADERS: Final = pa.list_(HEADER)

@@ -19,12 +19,12 @@ import numpy.typing as npt
 import pyarrow as pa
 from isal.isal_zlib import crc32
 
-from keyfold.log.arrow_types import ArrowArray, ArrowChunks, values_of
 from keyfold.log.avro import header_bytes, stored_block
 from keyfold.log.codec import open_codec
 from keyfold.log.index import ROW_GROUP_ROWS, ROWS, BlockTable, IndexWriter
 from keyfold.log.manifest import UNSTAMPED, SegmentEntry
 from keyfold.log.record_encoder import SLICE_BYTES, SMALL_BINARY_BYTES
+from keyfold.runtime.arrow_types import ArrowArray, ArrowChunks, values_of
 from keyfold.runtime.buffers import Bytes
 
 NO_TIMESTAMP_MS: Final = -1

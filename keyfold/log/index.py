@@ -37,12 +37,12 @@ import pyarrow.parquet as pq
 from isal.isal_zlib import crc32
 
 from keyfold.errors import Corrupt, ObjectTooLarge
-from keyfold.log.arrow_types import ArrowArray, ArrowChunks, arrow_schema
 from keyfold.log.avro import FORMAT, SYNC_BYTES, SegmentDamaged, StoredBlock
 from keyfold.log.codec import DecompressionFailed, open_codec
 from keyfold.log.index_pages import Footer, RowGroup, read_footer, unpacked_bytes
 from keyfold.log.manifest import SegmentEntry
 from keyfold.log.names import Place
+from keyfold.runtime.arrow_types import ArrowArray, ArrowChunks, arrow_schema
 from keyfold.runtime.buffers import Bytes
 from keyfold.store.api import ObjectStore
 

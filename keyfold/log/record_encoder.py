@@ -23,9 +23,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyfold.log.arrow_types import ArrowArray, ArrowChunks, ArrowScalar, buffer_of, numbers_in
 from keyfold.log.avro import MAX_BLOCK_BYTES, varint
 from keyfold.log.record import TIMESTAMP_TYPES, Header, RecordColumns
+from keyfold.runtime.arrow_types import ArrowArray, ArrowChunks, ArrowScalar, buffer_of, numbers_in
 
 Ints = npt.NDArray[np.int64]
 Octets = npt.NDArray[np.uint8]

@@ -27,13 +27,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from keyfold.log.arrow_types import ArrowArray, ArrowChunks, column_of
 from keyfold.log.assembly import SEGMENT_LIMITS, Assembly, FinishedSegment, IndexRows, SegmentLimits
 from keyfold.log.avro import SegmentDamaged, SegmentHeader, StoredBlock, parse_block
 from keyfold.log.codec import DEFAULT_CODEC, DEFAULT_LEVEL, Codec, open_codec
 from keyfold.log.index import Index
 from keyfold.log.record_decoder import decompress_block
 from keyfold.log.segment import DEFAULT_BLOCK_BYTES
+from keyfold.runtime.arrow_types import ArrowArray, ArrowChunks, column_of
 from keyfold.runtime.buffers import Bytes, Fetch
 from keyfold.runtime.overlap import FETCH_BYTES
 

@@ -8,7 +8,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from keyfold.log.arrow_types import ArrowArray, numbers_in
+from keyfold.runtime.arrow_types import ArrowArray, numbers_in
 
 HASHES: Final = 1 << 32
 """Hashes are below this."""

@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from keyfold.log.arrow_types import ArrowArray, values_of
 from keyfold.read.key_hash import HASHES, key_hashes
+from keyfold.runtime.arrow_types import ArrowArray, values_of
 
 Flags = npt.NDArray[np.bool_]
 

@@ -8,8 +8,8 @@ from typing import cast
 
 import pyarrow as pa
 
-from keyfold.log.arrow_types import ArrowCodes, ArrowLists, values_of
 from keyfold.log.record import Header, Record
+from keyfold.runtime.arrow_types import ArrowCodes, ArrowLists, values_of
 
 
 def records_of(batch: pa.RecordBatch) -> Iterator[Record]:

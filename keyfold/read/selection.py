@@ -10,10 +10,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyfold.log.arrow_types import ArrowChunks
 from keyfold.log.assembly import NO_TIMESTAMP_MS
 from keyfold.log.index import Index
 from keyfold.log.manifest import SegmentEntry
+from keyfold.runtime.arrow_types import ArrowChunks
 
 Flags = npt.NDArray[np.bool_]
 

@@ -13,8 +13,8 @@ from typing import Final, cast
 import numpy as np
 import pyarrow as pa
 
-from keyfold.log.arrow_types import ArrowArray, ArrowLists, numbers_in
 from keyfold.log.record import Header
+from keyfold.runtime.arrow_types import ArrowArray, ArrowLists, numbers_in
 
 COLUMNS: Final = ("offset", "timestamp", "key", "value", "headers")
 

@@ -5,6 +5,6 @@ signals                      stopping gracefully when asked to
 event_log, terminal, text    log events, and text for people
 health, metrics_server       probes and `/metrics`
 rate_limit, throttle         byte rates
-json_types                   the types of JSON
+json_types, arrow_types      the types of JSON, and of Arrow's columns
 overlap                      fetch ahead and send behind
 """

@@ -26,9 +26,9 @@ from pydantic import ConfigDict, TypeAdapter
 from pyspark.sql import SparkSession
 
 from keyfold.errors import KeyfoldError, ObjectNotFound, is_of_one_partition
-from keyfold.log.arrow_types import ArrowArray, arrow_schema, values_of
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
+from keyfold.runtime.arrow_types import ArrowArray, arrow_schema, values_of
 from keyfold.runtime.clock import Clock
 from keyfold.spark.tasks import location_of, opened
 from keyfold.store.api import ObjectStore, StoreLocation

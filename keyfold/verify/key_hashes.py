@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from keyfold.log.arrow_types import ArrowArray, ArrowChunks
 from keyfold.log.index import Index, Ints
+from keyfold.runtime.arrow_types import ArrowArray, ArrowChunks
 from keyfold.verify.row_checks import Words, flat_bytes
 
 ROWS_AT_ONCE: Final = 4_000_000

@@ -22,11 +22,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from keyfold.log.arrow_types import ArrowArray, ArrowChunks, numbers_in
 from keyfold.log.avro import SegmentDamaged, StoredBlock
 from keyfold.log.codec import Codec
 from keyfold.log.index import Index, Ints
 from keyfold.log.record_decoder import decode_record, decompress_block, skip_headers
+from keyfold.runtime.arrow_types import ArrowArray, ArrowChunks, numbers_in
 from keyfold.runtime.buffers import Bytes
 
 Octets = npt.NDArray[np.uint8]

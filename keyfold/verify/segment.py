@@ -21,7 +21,6 @@ import numpy as np
 import pyarrow as pa
 
 from keyfold.errors import ObjectNotFound, ObjectTooLarge
-from keyfold.log.arrow_types import ArrowArray, ArrowChunks
 from keyfold.log.avro import SegmentDamaged, SegmentHeader, StoredBlock, read_blocks
 from keyfold.log.codec import Codec, open_codec
 from keyfold.log.index import Index, Ints
@@ -29,6 +28,7 @@ from keyfold.log.manifest import SegmentEntry
 from keyfold.log.names import Place
 from keyfold.log.record_decoder import decompress_block
 from keyfold.read.fetch import READ_AHEAD_BYTES
+from keyfold.runtime.arrow_types import ArrowArray, ArrowChunks
 from keyfold.runtime.buffers import Bytes
 from keyfold.store.api import ObjectStore
 from keyfold.verify.findings import NOTHING, REPORT, RESTORE, Finding, FindingKind, Findings

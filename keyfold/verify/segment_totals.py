@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from keyfold.log.arrow_types import values_of
 from keyfold.log.assembly import NO_TIMESTAMP_MS
 from keyfold.log.index import Index
+from keyfold.runtime.arrow_types import values_of
 from keyfold.verify.row_checks import Row
 
 

@@ -11,10 +11,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from keyfold.log.arrow_types import ArrowArray, ArrowChunks
 from keyfold.log.avro import varint
 from keyfold.log.index import ROWS, BlockTable, _check
 from keyfold.log.index_pages import read_footer
+from keyfold.runtime.arrow_types import ArrowArray, ArrowChunks
 
 KEYFOLDS: Final[dict[str, Any]] = {"compression": "zstd", "store_schema": False, "use_dictionary": False}
 _KEY: Final = ROWS.get_field_index("key")

@@ -19,8 +19,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyfold.log.arrow_types import ArrowArray
 from keyfold.log.manifest import NO_EPOCH, NO_OFFSET
+from keyfold.runtime.arrow_types import ArrowArray
 from keyfold_compactor.decide.horizon import Purge
 
 Bools = npt.NDArray[np.bool_]

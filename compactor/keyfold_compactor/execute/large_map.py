@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyfold.log.arrow_types import ArrowArray, arrow_schema, column_of, values_of
+from keyfold.runtime.arrow_types import ArrowArray, arrow_schema, column_of, values_of
 from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.api import ObjectStore
 from keyfold_compactor.decide.plan import untouched

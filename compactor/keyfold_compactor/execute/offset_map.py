@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyfold.log.arrow_types import ArrowArray, ArrowChunks, ArrowCodes
+from keyfold.runtime.arrow_types import ArrowArray, ArrowChunks, ArrowCodes
 
 NOT_IN_MAP: Final = -1
 # A pyarrow `binary` array addresses 2 GiB of values; beyond half of it keys move to 64-bit addresses.

@@ -21,7 +21,6 @@ import numpy as np
 import pyarrow.compute as pc
 
 from keyfold.errors import Corrupt, UploadLost
-from keyfold.log.arrow_types import values_of
 from keyfold.log.assembly import SEGMENT_LIMITS, FinishedSegment, SegmentLimits
 from keyfold.log.avro import SegmentDamaged
 from keyfold.log.index import Index, read_index, read_index_data, remark
@@ -29,6 +28,7 @@ from keyfold.log.manifest import SegmentEntry
 from keyfold.log.names import Role, new_name
 from keyfold.log.objects import PART_BYTES, ObjectStream, create_object
 from keyfold.log.rewrite import SegmentRewriter, fetch_ranges
+from keyfold.runtime.arrow_types import values_of
 from keyfold.runtime.buffers import Fetch
 from keyfold.runtime.overlap import FetchAhead, SendBehind
 from keyfold.runtime.retry import RetryPolicy

@@ -15,11 +15,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from keyfold.errors import ObjectNotFound
-from keyfold.log.arrow_types import values_of
 from keyfold.log.index import read_index
 from keyfold.log.manifest import SegmentEntry
 from keyfold.log.names import Place
 from keyfold.read.batches import read_entry_batches
+from keyfold.runtime.arrow_types import values_of
 from keyfold.spark.dataframe.pins import PartitionSnapshot
 from keyfold.spark.dataframe.scan import INDEX, RECORDS
 from keyfold.spark.dataframe.snapshot_lost import gone

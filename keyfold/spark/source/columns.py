@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keyfold.errors import ConfigError
-from keyfold.log.arrow_types import ArrowArray, ArrowField, arrow_schema
+from keyfold.runtime.arrow_types import ArrowArray, ArrowField, arrow_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

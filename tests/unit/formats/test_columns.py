@@ -28,7 +28,7 @@ from keyfold.formats.columns import AvroColumn, Decoded, StringColumn
 from keyfold.formats.format import Format, RecordPart
 from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.log.arrow_headers import HEADERS
-from keyfold.log.arrow_types import ArrowArray, values_of
+from keyfold.runtime.arrow_types import ArrowArray, values_of
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
 from tests.support.avro_words import Json, decimal, kept, logical, record

@@ -23,7 +23,7 @@ from keyfold.formats.format_mismatch import FormatMismatch
 from keyfold.formats.handlers import AvroSurvey, JsonSurvey
 from keyfold.formats.json_type import Shape
 from keyfold.formats.values import JsonValues
-from keyfold.log.arrow_types import values_of
+from keyfold.runtime.arrow_types import values_of
 from tests.support.avro_words import Json, decimal, kept, logical, record
 from tests.support.untyped import untyped
 

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from keyfold.log.arrow_types import ArrowArray
 from keyfold.log.assembly import FinishedSegment, SegmentLimits
 from keyfold.log.avro import SegmentDamaged
 from keyfold.log.index import BlockTable, Index
 from keyfold.log.record import Record
 from keyfold.log.rewrite import SegmentRewriter
+from keyfold.runtime.arrow_types import ArrowArray
 from tests.support.segments import SYNC, Made, make, plain_records
 
 

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyfold.errors import SnapshotLost
-from keyfold.log.arrow_types import ArrowArray
 from keyfold.log.assembly import SegmentLimits
 from keyfold.log.record import CREATE_TIME, Record
 from keyfold.read.batches import SegmentRead
@@ -22,6 +21,7 @@ from keyfold.read.latest import Chosen, choose, chosen_batches
 from keyfold.read.latest_keys import KEY_BYTES, KeyRange, RowBits
 from keyfold.read.log import Log
 from keyfold.read.records import records_of
+from keyfold.runtime.arrow_types import ArrowArray
 from keyfold.store.wrappers.counting import CountedStore
 from tests.support.logs import MadeLog, latest_of, record, records
 from tests.support.meddling import MeddlingStore

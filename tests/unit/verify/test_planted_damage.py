@@ -19,7 +19,6 @@ from isal.isal_zlib import crc32
 
 from keyfold.cli.app import run
 from keyfold.cli.context import CliContext
-from keyfold.log.arrow_types import values_of
 from keyfold.log.index import ROWS, Index, read_index
 from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.manifest_codec import encode_manifest
@@ -28,6 +27,7 @@ from keyfold.log.partition_log import Replacement, Swap
 from keyfold.log.record import Record
 from keyfold.log.record_decoder import read_records
 from keyfold.log.segment import SegmentWriter
+from keyfold.runtime.arrow_types import values_of
 from keyfold.store.api import Create, Update
 from keyfold.store.memory import MemoryStore
 from tests.support.logs import MadeLog, columns, record

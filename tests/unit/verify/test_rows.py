@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyfold.log.arrow_types import values_of
 from keyfold.log.avro import StoredBlock, parse_block
 from keyfold.log.codec import open_codec
 from keyfold.log.index import ROWS, Index
 from keyfold.log.record import TIMESTAMP_TYPES, Record
 from keyfold.log.segment import SegmentWriter, segment_bytes
+from keyfold.runtime.arrow_types import values_of
 from keyfold.verify.key_hashes import BUCKETS_MAX, IN_LOG, TOMBSTONE, HashedRows, hashes_of
 from keyfold.verify.row_checks import index_rows, prove, raw_rows
 from tests.support.logs import columns

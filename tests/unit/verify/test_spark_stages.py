@@ -11,9 +11,9 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from keyfold.log.arrow_types import values_of
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
+from keyfold.runtime.arrow_types import values_of
 from keyfold.spark.verify import _answer_batch, _checker, _deal, _Gathered, _suspector, _take
 from keyfold.store.api import ObjectStore
 from keyfold.store.memory import MemoryStore

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyfold.log.arrow_types import values_of
 from keyfold.log.manifest import UNSTAMPED, Hold, Manifest, Pass, Replaced, ReplicaState, SegmentEntry
+from keyfold.runtime.arrow_types import values_of
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS
 from keyfold_compactor.decide.horizon import UNHELD, HeldTombstones, Purge, held_from, plain_names, purge_of
 from keyfold_compactor.decide.min_garbage import _signature

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyfold.log.arrow_types import ArrowChunks
 from keyfold.log.index import ROWS
+from keyfold.runtime.arrow_types import ArrowChunks
 from keyfold.runtime.clock import ManualClock
 from keyfold_compactor.decide.horizon import UNHELD, Purge
 from keyfold_compactor.decide.retain import new_marks, retain

@@ -8,7 +8,7 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from keyfold.log.arrow_types import values_of
+from keyfold.runtime.arrow_types import values_of
 from keyfold.runtime.clock import ManualClock
 from keyfold_compactor.decide.horizon import Purge
 from keyfold_compactor.decide.settings import Encoding
