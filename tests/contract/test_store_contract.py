@@ -27,6 +27,7 @@ from keyfold.errors import (
 )
 from keyfold.runtime.clock import SystemClock
 from keyfold.store.api import MIN_PART_BYTES, STORE_TIME_RESOLUTION_MS, Create, ObjectStore, Update
+from keyfold.store.location import BACKENDS
 from keyfold.store.memory import MemoryStore
 from keyfold.store.s3 import S3Store
 from keyfold.store.wrappers.counting import CountedStore
@@ -35,25 +36,41 @@ from keyfold_sink.metrics.meter import TaskMeter
 from keyfold_sink.metrics.metered_store import MeteredStore
 
 
+def s3_at(fixture: str) -> Callable[[pytest.FixtureRequest], ObjectStore]:
+    """Return a maker of a store on the server of a fixture."""
+
+    def make(request: pytest.FixtureRequest) -> ObjectStore:
+        server = request.getfixturevalue(fixture)
+        bucket = server.create_bucket(f"contract-{uuid.uuid4().hex[:12]}")
+        return S3Store(bucket, endpoint_url=server.url, access_key_id="testkey", secret_access_key="testsecret")
+
+    return make
+
+
+STORES: dict[str, Callable[[pytest.FixtureRequest], ObjectStore]] = {
+    "memory": lambda _: MemoryStore(),
+    "faulty": lambda _: FaultyStore(MemoryStore()),
+    "counted": lambda _: CountedStore(MemoryStore()),
+    "metered": lambda _: MeteredStore(MemoryStore(), TaskMeter(SystemClock())),
+    "s3": s3_at("_local_s3"),
+    "versitygw": s3_at("versitygw"),
+}
+"""How to make each store. A new store is one more row."""
+
+
 @pytest.fixture(
-    params=["memory", "faulty", "counted", "metered", "s3", pytest.param("versitygw", marks=pytest.mark.real)],
+    params=[name if name != "versitygw" else pytest.param(name, marks=pytest.mark.real) for name in STORES],
     scope="module",
 )
 def shared_store(request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
-    if request.param in {"s3", "versitygw"}:
-        server = request.getfixturevalue("_local_s3" if request.param == "s3" else "versitygw")
-        bucket = server.create_bucket(f"contract-{uuid.uuid4().hex[:12]}")
-        store = S3Store(bucket, endpoint_url=server.url, access_key_id="testkey", secret_access_key="testsecret")
-        yield store
+    store = STORES[request.param](request)
+    yield store
+    if isinstance(store, S3Store):
         store.close()
-        return
-    wrap: Callable[[ObjectStore], ObjectStore] = {
-        "memory": lambda store: store,
-        "faulty": FaultyStore,
-        "counted": CountedStore,
-        "metered": lambda store: MeteredStore(store, TaskMeter(SystemClock())),
-    }[request.param]
-    yield wrap(MemoryStore())
+
+
+def test_every_backend_is_in_this_suite() -> None:
+    assert set(BACKENDS) <= {"s3", "s3a", "s3n", *STORES}, "add the store of the new scheme to STORES"
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ python -m tests.golden.make_golden
 
 segment-1-<codec>.avro         the same records in every codec, in blocks of about 200 bytes
 segment-1-<codec>.parquet      their indexes, with marks on two tombstones
+manifest-1.avro                a manifest with one of everything that it can list
 records-1.json                 what must come out: [offset, timestamp, type, key, value, headers, leader epoch],
                                bytes as hexadecimal
 """
@@ -16,8 +17,10 @@ import pyarrow as pa
 
 from keyfold.log.codec import CODECS
 from keyfold.log.index import Index, remark
+from keyfold.log.manifest_codec import encode_manifest
 from keyfold.log.record import CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP, Record
 from keyfold.log.segment import SegmentWriter, segment_bytes
+from tests.support.manifests import full_manifest
 from tests.support.segments import columns_of
 
 FOLDER = Path(__file__).parent
@@ -74,6 +77,7 @@ def main() -> None:
         segment, index = golden_segment(codec)
         (FOLDER / f"segment-1-{codec}.avro").write_bytes(segment)
         (FOLDER / f"segment-1-{codec}.parquet").write_bytes(index)
+    (FOLDER / "manifest-1.avro").write_bytes(encode_manifest(full_manifest()))
     lines = ",\n".join(json.dumps(row) for row in golden_rows())
     (FOLDER / "records-1.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 

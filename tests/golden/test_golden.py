@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +14,12 @@ import pytest
 
 from keyfold.log.codec import CODECS
 from keyfold.log.index import ROWS, Index
+from keyfold.log.manifest_codec import decode_manifest, encode_manifest
+from keyfold.log.names import Place
 from keyfold.log.record import Record
 from keyfold.log.record_decoder import read_records
 from tests.golden.make_golden import MARKS, RECORDS, SYNC, golden_rows, golden_segment
+from tests.support.manifests import full_manifest
 from tests.support.segments import read_with_fastavro
 
 if TYPE_CHECKING:
@@ -54,6 +58,16 @@ def test_golden_segments_are_read(codec: str) -> None:
 
 def test_the_same_bytes_are_written_today() -> None:
     assert golden_segment("null")[0] == stored("null")[0]
+
+
+def test_the_golden_manifest_is_read_and_written_with_the_same_header() -> None:
+    stored_manifest, written = (FOLDER / "manifest-1.avro").read_bytes(), encode_manifest(full_manifest())
+    decoded = decode_manifest(stored_manifest, Place("topics", "users", 0))
+    assert replace(decoded, writer_schema="") == full_manifest()
+    headers = [dict(fastavro.reader(BytesIO(data)).metadata) for data in (stored_manifest, written)]
+    for header in headers:
+        del header["keyfold.sha256"]  # of compressed bytes, which differ between versions of the compressor
+    assert headers[0] == headers[1]
 
 
 @pytest.mark.parametrize("codec", CODECS)

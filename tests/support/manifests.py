@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from keyfold.log.manifest import Manifest, SegmentEntry
+from keyfold.log.manifest import Gap, Hold, Manifest, Pass, Replaced, RoleState, SegmentEntry
 from keyfold.log.names import ObjectName, Role
 
 
@@ -50,3 +50,32 @@ def empty_manifest(seed: int = 0, **changes: object) -> Manifest:
     }
     values.update(changes)
     return Manifest(**values)  # type: ignore[arg-type]  # fields by name, of any type
+
+
+def full_manifest() -> Manifest:
+    """Return a manifest with a segment of each role and one of everything that a log's own manifest can list."""
+    return empty_manifest(
+        topic_id="kZx1",
+        cluster_id="c-1",
+        version=41,
+        last_epoch=9,
+        sink=RoleState(8, "a" * 32),
+        compactor=RoleState(9, "b" * 32, 1_700_000_000_000, "worker-1"),
+        log_start_offset=3,
+        next_offset=30,
+        first_dirty_offset=20,
+        purged_to=17,
+        purged_epoch=5,
+        last_pass_epoch=7,
+        mapped_to=25,
+        last_leader_epoch=4,
+        passes=(Pass(7, 1_700_000_000_000), Pass(9, -1)),
+        settings={"cleanup.policy": "compact"},
+        gaps=(Gap(11, 13, "not at the source"),),
+        holds=(Hold("eu", 40, 1_700_000_100_000),),
+        segments=(
+            entry(compactor_name(3, 9), 3, 20, tombstones=2, unmarked=0, cleaned_epochs=(7, 9), record_count=5),
+            entry(sink_name(20, 8), 20, 30, schema_ids=(1, 2), appended_at_ms=1_700_000_000_123),
+        ),
+        replaced=(Replaced("00000000000000000003-00000002-s0000000000000000.avro", 40, -1),),
+    )

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from importlib.metadata import EntryPoint
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint, entry_points
 
+import click
 import pytest
 
 import keyfold
@@ -16,6 +18,7 @@ from keyfold.cli.log import log
 from keyfold.errors import AccessDenied, BucketMissing
 from keyfold.runtime.clock import SystemClock
 
+PACKAGES = {point.name: point for point in entry_points(group="keyfold.commands")}
 HEAVY = ("boto3", "pyarrow", "pyspark", "confluent_kafka", "numpy", "fastavro", "pydantic", "rich")
 
 
@@ -48,7 +51,7 @@ print("heavy:", [m for m in {HEAVY!r} if m in sys.modules])
     assert done.stdout.endswith("heavy: []\n")
 
 
-@pytest.mark.parametrize("name", ["compact", "demo", "log", "replica", "restore", "sink"])
+@pytest.mark.parametrize("name", ["log", *sorted(PACKAGES)])
 def test_help_shows_no_markers_of_unwrapped_paragraphs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([name, "--help"]) == 0
     text = capsys.readouterr().out
@@ -100,17 +103,31 @@ def test_a_failure_prints_one_line_and_a_hint(
     assert "Traceback" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("url", ["file:///tmp", "s3://", "bucket/topics", "s3://b/a//b"])
+@pytest.mark.parametrize("url", ["ftp://host/topics", "s3://", "bucket/topics", "s3://b/a//b"])
 def test_an_invalid_url_is_a_usage_error(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["log", "list", url]) == 2
     assert url in capsys.readouterr().err
 
 
+def commands_of(group: click.Command, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yield the words of every command below `group`."""
+    if not isinstance(group, click.Group):
+        yield words
+        return
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        yield from commands_of(command, (*words, name))
+
+
 def test_every_command_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in log.commands:
-        assert run(["log", name, "--help"]) == 0
-        text = capsys.readouterr().out
-        assert f"keyfold log {name} s3://bucket/topics" in text
+    groups: dict[str, click.Command] = {"log": log, **{point.name: point.load() for point in PACKAGES.values()}}
+    without = []
+    for words in (words for name, group in groups.items() for words in commands_of(group, (name,))):
+        assert run([*words, "--help"]) == 0
+        if f"keyfold {' '.join(words)}" not in capsys.readouterr().out.partition("\n")[2]:
+            without.append(words)
+    assert without == []
 
 
 @pytest.mark.parametrize(("args", "code"), [(["odd", "run", "--once"], 1), (["odd", "--help"], 0)])

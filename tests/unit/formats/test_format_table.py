@@ -9,6 +9,7 @@ from keyfold.cli.log import cat
 from keyfold.formats.format import FORMAT_NAMES, FORMATS, FORMATS_WITH_SCHEMA, Format, FormatInfo, FormatName
 from keyfold.formats.handlers import HANDLERS
 from keyfold_sink.config.converter_settings import parse_converter
+from tests.support.convert_cases import checks
 from tests.support.root import ROOT
 
 PAGE = (ROOT / "docs" / "converters.md").read_text(encoding="utf-8")
@@ -26,7 +27,11 @@ def test_the_sink_and_the_documentation_know_every_format(info: FormatInfo) -> N
     settings = SETTINGS.get(info.format, {})
     for name in (info.format.value, info.converter_class):
         assert parse_converter("value.converter", name, settings).class_name == info.converter_class
+    if info.format not in SETTINGS:
+        assert (checks(value=info.format.value) is None) == (info.format is Format.BYTES), "bytes alone are unchecked"
     assert f"| `{info.format}` | `{info.converter_class}` | {info.accepts} |" in PAGE
+    for page in ("export.md", "reading-spark.md"):
+        assert f"\n| `{info.format}` |" in (ROOT / "docs" / page).read_text(encoding="utf-8"), page
 
 
 def test_commands_offer_every_format() -> None:

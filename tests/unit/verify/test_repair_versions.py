@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from random import Random
 from typing import Literal
 
@@ -21,6 +21,29 @@ from tests.support.logs import MadeLog, latest_of, record, records
 from tests.support.versioned import VersionedMemory
 
 SETTINGS = {"cleanup.policy": "compact", "delete.retention.ms": "7"}
+
+
+# What a repair takes of a version whose objects are gone; the segments themselves tell or bound all else.
+FROM_THE_VERSION = {"topic_id", "cluster_id", "settings", "gaps", "last_leader_epoch", "purged_to", "segments"}
+FROM_THE_SEGMENTS = {
+    *("topic", "partition", "log_id", "sync_marker", "version", "last_epoch", "sink", "compactor", "log_start_offset"),
+    *(
+        "next_offset",
+        "first_dirty_offset",
+        "purged_epoch",
+        "last_pass_epoch",
+        "mapped_to",
+        "passes",
+        "holds",
+        "replaced",
+    ),
+    *("replica", "lineage", "min_reader", "min_writer", "features", "unknown", "writer_schema"),
+}
+
+
+def test_a_repair_decides_about_every_field_of_the_manifest() -> None:
+    """A new field belongs into one of the two sets, and into `enriched` if only a version knows it."""
+    assert {field.name for field in fields(Manifest)} == FROM_THE_VERSION | FROM_THE_SEGMENTS
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Final, Protocol
+from typing import Final, Protocol, assert_never
 
 from keyfold.errors import ConfigError
 from keyfold.formats.schema_archive import SchemaArchive
@@ -20,6 +20,7 @@ from keyfold.runtime.clock import Clock
 from keyfold.store.api import ObjectStore
 from keyfold_sink.config.converter_settings import (
     AvroConverter,
+    BytesConverter,
     Converter,
     JsonConverter,
     NumberConverter,
@@ -164,16 +165,20 @@ def confluent_registry(settings: RegistrySettings) -> SchemaRegistry:
 def _check_of(
     stage: ConnectStage, converter: Converter, schemas: Callable[[RegistrySettings], Schemas]
 ) -> ColumnCheck | None:
-    if isinstance(converter, StringConverter):
-        return TextCheck()
-    if isinstance(converter, NumberConverter):
-        return NumberCheck(converter.size_bytes, is_boolean=converter.is_boolean)
-    if isinstance(converter, JsonConverter):
-        return _json_check(_KEYS.get(stage, "header.converter"), converter)
-    if isinstance(converter, AvroConverter):
-        header = KEY_HEADER if stage is ConnectStage.KEY_CONVERTER else VALUE_HEADER
-        return AvroCheck(schemas(converter.registry), header)
-    return None
+    match converter:
+        case BytesConverter():
+            return None
+        case StringConverter():
+            return TextCheck()
+        case NumberConverter():
+            return NumberCheck(converter.size_bytes, is_boolean=converter.is_boolean)
+        case JsonConverter():
+            return _json_check(_KEYS.get(stage, "header.converter"), converter)
+        case AvroConverter():
+            header = KEY_HEADER if stage is ConnectStage.KEY_CONVERTER else VALUE_HEADER
+            return AvroCheck(schemas(converter.registry), header)
+        case _:
+            assert_never(converter)
 
 
 def _json_check(key: str, converter: JsonConverter) -> ColumnCheck:

@@ -11,6 +11,7 @@ import pytest
 from keyfold.cli.app import run
 from keyfold.config.config_file import Resolved
 from keyfold.config.option_fields import entries
+from keyfold.formats.format import FORMAT_NAMES
 from keyfold_sink.config.connect_definitions import CONNECTOR_CLASS, GROUPS, ConnectDefinitions, definitions, validate
 from keyfold_sink.config.options import SinkOptions
 from tests.support.untyped import untyped
@@ -79,7 +80,7 @@ def test_a_valid_configuration_has_no_errors_and_every_value() -> None:
     assert values["tasks.max"]["value"] == "1"
     assert values["s3.region"]["value"] is None
     assert values["errors.tolerance"]["recommended_values"] == ["none", "all"]
-    assert values["key.converter"]["recommended_values"] == ["bytes", "string", "json", "avro"]
+    assert values["key.converter"]["recommended_values"] == list(FORMAT_NAMES)
 
 
 def test_each_error_is_attached_to_its_key_and_counted() -> None:
