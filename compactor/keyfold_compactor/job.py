@@ -291,5 +291,5 @@ def _executor_failures(before: int, report: RunReport) -> int:
         return before + 1
     raise KeyfoldError(
         f"Spark failed in {before + 1} runs in a row: {report.executor_error}",
-        hint="restart the compactor, which starts a new Spark session; only complete commits change a log",
+        hint="remove the cause and restart the compactor, which starts a new Spark; only complete commits change a log",
     )

@@ -9,6 +9,6 @@ index, index_pages                            the index of a segment: Parquet, a
 manifest, manifest_codec, manifest_schema     the manifest as a value and as bytes
 edits, edits_replica, gaps                    changes of a manifest, as pure functions
 commit, partition_log, catalog                commits with fencing; one partition; all partitions of a directory
-replica_log, first_copy                       the log of a replica
+replica_log, replica_first_copy               the log of a replica
 gc                                            which objects may be deleted, and their deletion
 """

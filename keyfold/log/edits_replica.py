@@ -289,8 +289,8 @@ def _require_nothing_lost(manifest: Manifest, source: Manifest, *, discard: bool
     if unlinked:
         raise _diverged(
             manifest,
-            f"the new source lists {unlinked[0]} ({len(unlinked)} such objects), which this log has replaced: its "
-            "compactor may still be deleting it",
+            f"the new source's manifest lists {unlinked[0]} ({len(unlinked)} such), which this log has replaced "
+            "by compaction; this log's compactor may still be deleting it",
             hint="clean the log at the new source first (`keyfold compact run`), or replicate into another folder",
         )
     if manifest.next_offset > ancestor.next_offset and not discard:

@@ -16,11 +16,11 @@ from keyfold.errors import AccessDenied, AlreadyExists, Fenced, LogNotFound, Obj
 from keyfold.log import edits, edits_replica
 from keyfold.log.commit import Pinned, manifest_lost, require_same_log
 from keyfold.log.edits import Edit, Replacement, Swap
-from keyfold.log.first_copy import unfinished
 from keyfold.log.folder import PartitionFolder
 from keyfold.log.manifest import Gap, Manifest, SegmentEntry, new_log_id
 from keyfold.log.manifest_codec import encode_manifest
 from keyfold.log.names import FIRST_COPY_NAME, ObjectName, Place, Role, new_name, parse_name
+from keyfold.log.replica_first_copy import unfinished
 from keyfold.store.api import Create, PutMode, Update
 from keyfold.store.documents import DOCUMENT_BYTES_MAX
 

@@ -70,7 +70,7 @@ def check_columns(columns: RecordColumns, last_offset: int) -> None:
         before, after = next((a, b) for a, b in pairwise((last_offset, *offsets)) if b <= a)
         raise ValueError(f"offset {after} follows offset {before}: offsets must ascend within a segment")
     if offsets[-1] >= 2**63:
-        raise ValueError(f"offset {offsets[-1]} does not fit into 64 bits")
+        raise ValueError(f"offset {offsets[-1]} does not fit into a signed 64-bit number")
     if min(columns.timestamps) < -(2**63) or max(columns.timestamps) >= 2**63:
         raise ValueError("a timestamp does not fit into 64 bits")
     if min(columns.timestamp_types) < 0 or max(columns.timestamp_types) >= len(TIMESTAMP_TYPES):

@@ -29,11 +29,11 @@ from keyfold.log import edits_replica as edits
 from keyfold.log.commit import Pinned, manifest_lost, new_commit_id
 from keyfold.log.edits import Edit
 from keyfold.log.edits_replica import Following
-from keyfold.log.first_copy import FirstCopy, put_marker
 from keyfold.log.folder import PartitionFolder
 from keyfold.log.manifest import UNSTAMPED, Manifest, Token, new_log_id
 from keyfold.log.manifest_codec import encode_manifest, require_writable
 from keyfold.log.names import FIRST_COPY_NAME, Place, parse_name
+from keyfold.log.replica_first_copy import FirstCopy, put_marker
 from keyfold.store.api import Create
 
 __all__ = ["Following", "ReplicaLog", "ReplicaSession"]

@@ -17,9 +17,9 @@ from typing import Final
 from keyfold.cli.app import run
 from keyfold.cli.context import CliContext
 from keyfold.formats.schema_archive import SchemaArchive
-from keyfold.log.first_copy import FirstCopy
 from keyfold.log.names import FIRST_COPY_NAME, Place, Role, new_name
 from keyfold.log.record import Record
+from keyfold.log.replica_first_copy import FirstCopy
 from keyfold.read.log import Log
 from keyfold.restore.run import Restore, RestoreRequest
 from keyfold.runtime.clock import ManualClock, SystemClock

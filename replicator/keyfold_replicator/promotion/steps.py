@@ -191,7 +191,12 @@ class SwitchOver:
                 continue
             break
         if not is_handed_over(log.load().manifest, self._replica.url):
-            raise ReplicaDiverged(found.topic, found.partition, "the source has become a replica of another log")
+            raise ReplicaDiverged(
+                found.topic,
+                found.partition,
+                f"not promoted: its source {self._source.url} has just become a replica of another log",
+                hint="another replica may have been promoted; let this one follow that log",
+            )
         return replace(found, step=PromotionStep.FENCED)
 
     def _promote(self, found: PromotionOutcome) -> PromotionOutcome:

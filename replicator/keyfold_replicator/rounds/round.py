@@ -4,7 +4,7 @@
     rule        check that this version may go there (`keyfold_replicator.registry.compaction_rule`)
     claim       claim the replica's epoch, once for all rounds of this process, then read the source's manifest AGAIN
     hold        hold the version at the source, if the copy is large or objects disappeared during the round before
-    mark        before the first commit: mark the folder as a replica with an unfinished first copy (`log.first_copy`)
+    mark        before the first commit: mark the folder as a replica with an unfinished first copy
     copy        copy archived schemas, then the missing objects, several at a time
     commit      write the replica's manifest: this version of the source, if the epoch is still ours
     cursor      record at the source up to which offset the replica has everything, and remove the hold

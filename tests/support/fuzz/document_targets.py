@@ -14,8 +14,8 @@ from isal.isal_zlib import crc32
 from keyfold.config.config_file import parse_json
 from keyfold.errors import KeyfoldError
 from keyfold.log.codec import open_codec
-from keyfold.log.first_copy import FirstCopy, unfinished
 from keyfold.log.names import Place
+from keyfold.log.replica_first_copy import FirstCopy, unfinished
 from keyfold.read.follow import Position
 from keyfold.read.position import Anchor
 from keyfold.replicas.documents import (
@@ -288,7 +288,7 @@ DOCUMENT_TARGETS: Final = (
     Target("enablement", enablement_seeds, decode_enablement, ("keyfold.replicas.documents",), _JSON,
            (DocumentUnreadable,)),
     Target("replica-status", reported_seeds, decode_reported, ("keyfold_replicator.status.status_report",), _JSON, ()),
-    Target("first-copy", _first_copy, decode_first_copy, ("keyfold.log.first_copy",), _JSON, (ValueError,)),
+    Target("first-copy", _first_copy, decode_first_copy, ("keyfold.log.replica_first_copy",), _JSON, (ValueError,)),
     Target("orders", desired_state_seeds, decode_desired_state, ("keyfold_sink.worker.desired_state",), _JSON,
            (DesiredStateUnreadable,)),
     Target("worker-status", lambda: [dump(worker()), dump(task(0))], decode_status, ("keyfold_sink.status",),

@@ -14,8 +14,8 @@ from isal.isal_zlib import crc32
 from keyfold.errors import KeyfoldError, ObjectTooLarge
 from keyfold.formats.schema_archive import _same_json
 from keyfold.log.codec import open_codec
-from keyfold.log.first_copy import FirstCopy
 from keyfold.log.names import Place
+from keyfold.log.replica_first_copy import FirstCopy
 from keyfold.read.position import Anchor
 from keyfold.replicas.documents import enablement_of
 from keyfold.restore.errors import RestoreRefused

@@ -7,9 +7,9 @@ from random import Random
 import pytest
 
 from keyfold.errors import AccessDenied, FirstCopyUnfinished, LogError, LogNotFound, ManifestLost
-from keyfold.log.first_copy import FirstCopy
 from keyfold.log.names import FIRST_COPY_NAME, Place, Role, new_name
 from keyfold.log.partition_log import PartitionLog
+from keyfold.log.replica_first_copy import FirstCopy
 from keyfold.read.log import Log
 from keyfold.store.api import Create
 from keyfold.store.wrappers.faults import Call, Fault, FaultKind, FaultyStore
