@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keyfold.log.record import Record
-from keyfold.spark.dataframe.pins import pin_log
+from keyfold.spark.dataframe.snapshot_pins import pin_log
 from tests.support.spark_logs import FolderLog, rows
 
 if TYPE_CHECKING:

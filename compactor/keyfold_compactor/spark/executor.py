@@ -1,8 +1,8 @@
 """The executor on Spark: maps in one stage, units in the next.
 
     map        logs are distributed over tasks by the bytes of their indexes. A log whose indexes exceed `map_bytes` is
-               mapped by many tasks (`keyfold_compactor.spark.map`), with the same result. A log that may be cleaned in
-               one stage is cleaned by the task that maps it, and counts with all its bytes
+               mapped by many tasks (`large_map_tasks`), with the same result. A log that may be cleaned in one stage is
+               cleaned by the task that maps it, and counts with all its bytes
     rewrite    units are distributed over tasks by the bytes that they move; each task gets the masks of its segments
 
 A mask has one bit per record. So the masks of a batch are small, and go through the driver: with a shuffle the stages
@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from keyfold_compactor.decide import plan
 from keyfold_compactor.decide.work import LogJob, MapAnswer, MaskKey, Traffic, UnitAnswer, UnitJob
 from keyfold_compactor.execute.executor import Done
-from keyfold_compactor.spark.map import map_large
+from keyfold_compactor.spark.large_map_tasks import map_large
 from keyfold_compactor.spark.tasks import Mapped, Mask, SegmentFound, TaskEnvironment, TaskUnits, map_task, unit_task
 
 MAP_TASK_BYTES_MIN: Final = 32 * 1024 * 1024

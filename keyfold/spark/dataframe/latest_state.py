@@ -28,9 +28,9 @@ from pyspark.sql import functions as fn
 from keyfold.formats.format import FormatName
 from keyfold.read.log import open_log
 from keyfold.spark.dataframe.paths import EngineName
-from keyfold.spark.dataframe.pins import PartitionSnapshot, head_and_tail, pin_log
 from keyfold.spark.dataframe.read_log import at_one_moment, engine_for
 from keyfold.spark.dataframe.scan import Engine, scan_index, scan_records
+from keyfold.spark.dataframe.snapshot_pins import PartitionSnapshot, head_and_tail, pin_log
 from keyfold.spark.dataframe.typed_columns import typed
 from keyfold.spark.dataframe.value_formats import Mode, ReaderSchema, Typing
 from keyfold.store.api import ObjectStore

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from keyfold.errors import ConfigError
 from keyfold.log.names import topic_folder
-from keyfold.spark.dataframe.pins import PartitionSnapshot
+from keyfold.spark.dataframe.snapshot_pins import PartitionSnapshot
 from keyfold.spark.jvm import has_class, has_file_system, jvm_of
 from keyfold.store.location import parse_url
 

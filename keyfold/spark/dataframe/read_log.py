@@ -1,6 +1,6 @@
 """`read_log`: one moment of a log as a DataFrame.
 
-    1. pin        the newest manifest of each partition, in the driver (`keyfold.spark.dataframe.pins`)
+    1. pin        the newest manifest of each partition, in the driver (`keyfold.spark.dataframe.snapshot_pins`)
     2. choose     segments whose offsets and timestamps can match; the rest is not opened
     3. scan       by the JVM or by keyfold's tasks, then exact filters on rows (`keyfold.spark.dataframe.scan`)
     4. type       key and value, if asked for (`keyfold.spark.dataframe.typed_columns`)
@@ -22,11 +22,11 @@ from keyfold.errors import ObjectNotFound, SnapshotLost
 from keyfold.formats.format import FormatName
 from keyfold.read.log import Log, open_log
 from keyfold.spark.dataframe.paths import EngineName, choose_engine
-from keyfold.spark.dataframe.pins import Offsets, PartitionSnapshot, Times, When, pin_log
 from keyfold.spark.dataframe.scan import Engine, scan_records
 from keyfold.spark.dataframe.scan_jvm import JvmEngine
 from keyfold.spark.dataframe.scan_tasks import TaskEngine
 from keyfold.spark.dataframe.snapshot_lost import lost_snapshot
+from keyfold.spark.dataframe.snapshot_pins import Offsets, PartitionSnapshot, Times, When, pin_log
 from keyfold.spark.dataframe.typed_columns import typed
 from keyfold.spark.dataframe.value_formats import Mode, ReaderSchema, Typing
 from keyfold.spark.tasks import location_of

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from pyspark.sql import Column, DataFrame, SparkSession, types
 from pyspark.sql import functions as fn
 
-from keyfold.spark.dataframe.pins import PartitionSnapshot, Times
+from keyfold.spark.dataframe.snapshot_pins import PartitionSnapshot, Times
 
 _HEADER: Final = types.StructType().add("name", types.StringType()).add("value", types.BinaryType())
 RECORDS: Final = (

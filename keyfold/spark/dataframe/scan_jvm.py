@@ -21,8 +21,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from keyfold.spark.dataframe.paths import AVRO, Root
-from keyfold.spark.dataframe.pins import PartitionSnapshot
 from keyfold.spark.dataframe.scan import INDEX, RECORDS
+from keyfold.spark.dataframe.snapshot_pins import PartitionSnapshot
 
 _STRICT: Final = {
     "ignoreMissingFiles": "false",

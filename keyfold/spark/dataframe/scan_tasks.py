@@ -20,9 +20,9 @@ from keyfold.log.manifest import SegmentEntry
 from keyfold.log.names import Place
 from keyfold.read.batches import read_entry_batches
 from keyfold.runtime.arrow_types import values_of
-from keyfold.spark.dataframe.pins import PartitionSnapshot
 from keyfold.spark.dataframe.scan import INDEX, RECORDS
 from keyfold.spark.dataframe.snapshot_lost import gone
+from keyfold.spark.dataframe.snapshot_pins import PartitionSnapshot
 from keyfold.spark.source.columns import ARROW, shaped
 from keyfold.spark.tasks import opened
 from keyfold.store.api import ObjectStore, StoreLocation

@@ -4,7 +4,7 @@ librdkafka checks settings one by one before it makes a client. So each setting 
 librdkafka does not know. If the error is about the unknown key, the setting is right. No client is ever made here, so
 no file is opened, no library loaded, no command run and no connection made, whatever the configuration contains.
 Mistakes in combinations (a key without its certificate, a missing file) show only when a client is made:
-`keyfold_sink.config.client_construction`.
+`keyfold_sink.config.client_construction_check`.
 """
 
 from __future__ import annotations

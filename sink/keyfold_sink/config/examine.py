@@ -19,7 +19,7 @@ from keyfold.config.config_file import HIDDEN, has_placeholder, resolve_all, wit
 from keyfold.config.options import Examined, Note, with_others
 from keyfold.errors import ConfigError
 from keyfold_sink.config.client_checks import client_key, client_mistakes
-from keyfold_sink.config.client_construction import construction_mistakes
+from keyfold_sink.config.client_construction_check import construction_mistakes
 from keyfold_sink.config.options import SinkOptions
 
 _CONNECTING: Final = ("bootstrap.servers", "store.url", "s3.", "aws.")

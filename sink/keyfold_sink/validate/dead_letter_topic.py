@@ -35,7 +35,7 @@ _POLL_S: Final = 0.05
 _POLLS: Final = 20
 _AGAIN_S: Final = 1.0
 
-# The client's errors that may pass. They are rare with the settings of `keyfold_sink.validate.producer`.
+# The client's errors that may pass. They are rare with the settings of `keyfold_sink.validate.dead_letter_producer`.
 _NOT_NOW: Final = frozenset(
     {
         KafkaError._MSG_TIMED_OUT,

@@ -62,7 +62,7 @@ def two_segments() -> tuple[ObjectStore, LogJob]:
 
 def test_a_segment_that_could_not_be_split_is_reported_to_every_bucket() -> None:
     """Without its tombstone the map would keep `a` at 0 and let the tombstone at 2 be marked: `a` would come back."""
-    from keyfold_compactor.spark.map import _match_task, _split_task
+    from keyfold_compactor.spark.large_map_tasks import _match_task, _split_task
 
     store, job = two_segments()
     tombstone_index = PLACE.key(job.entries[1].index_name)
@@ -84,7 +84,7 @@ def test_a_segment_that_could_not_be_split_is_reported_to_every_bucket() -> None
 
 
 def test_a_map_of_nothing_dirty_reads_only_the_indexes_that_matter() -> None:
-    from keyfold_compactor.spark.map import _decide_task, _split_task
+    from keyfold_compactor.spark.large_map_tasks import _decide_task, _split_task
 
     store, job = two_segments()
     clean = LogJob(0, PLACE, job.entries, job.end, job.end, 9, job.sync_marker, Purge(), False, Encoding())

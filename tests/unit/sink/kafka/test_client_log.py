@@ -17,7 +17,7 @@ from keyfold_sink.kafka.cluster import AdminSource
 from keyfold_sink.kafka.consumer import admin_config, open_consumer
 from keyfold_sink.kafka.contact import CLIENT_LOG, BrokerContact
 from keyfold_sink.kafka.source import SourceUnavailable
-from keyfold_sink.validate.producer import ensure_topic, open_producer
+from keyfold_sink.validate.dead_letter_producer import ensure_topic, open_producer
 
 # A port at which nobody is; each client then has an error a second to tell, and at this level much more.
 LOUD = {"log_level": "7", "debug": "broker"}

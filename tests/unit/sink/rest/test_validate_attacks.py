@@ -17,7 +17,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from keyfold.config.config_file import Resolved
-from keyfold_sink.config.client_construction import construction_mistakes
+from keyfold_sink.config.client_construction_check import construction_mistakes
 from keyfold_sink.config.connect_definitions import ConnectDefinitions
 from keyfold_sink.rest.backend import Backend
 from keyfold_sink.rest.server import make_app

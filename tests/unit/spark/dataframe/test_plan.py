@@ -11,7 +11,7 @@ from keyfold.errors import ConfigError, OffsetOutOfRange, TopicNotFound
 from keyfold.log.names import Place
 from keyfold.log.record import Record
 from keyfold.read.log import Log
-from keyfold.spark.dataframe.pins import PartitionSnapshot, Times, head_and_tail, pin_log
+from keyfold.spark.dataframe.snapshot_pins import PartitionSnapshot, Times, head_and_tail, pin_log
 from keyfold.store.memory import MemoryStore
 from tests.support.logs import MadeLog, record
 

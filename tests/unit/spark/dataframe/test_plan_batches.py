@@ -18,9 +18,9 @@ from keyfold.log.record import Record
 from keyfold.read.log import Log
 from keyfold.spark.dataframe.avro_columns import _reader
 from keyfold.spark.dataframe.avro_tasks import _avro_typing, _decoding
-from keyfold.spark.dataframe.pins import pin_log
 from keyfold.spark.dataframe.scan import INDEX, RECORDS
 from keyfold.spark.dataframe.scan_tasks import SegmentRange, _index_batches, _run_task, record_batches
+from keyfold.spark.dataframe.snapshot_pins import pin_log
 from keyfold.spark.dataframe.value_formats import Typing
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore

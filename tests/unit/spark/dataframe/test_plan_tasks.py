@@ -12,11 +12,11 @@ from keyfold.formats.arrow_types import NoArrowType
 from keyfold.log.manifest import SegmentEntry
 from keyfold.read.log import Log
 from keyfold.spark.dataframe.avro_tasks import spark_arrow
-from keyfold.spark.dataframe.pins import PartitionSnapshot, pin_log
 from keyfold.spark.dataframe.read_log import at_one_moment
 from keyfold.spark.dataframe.scan_jvm import reads_null_keys
 from keyfold.spark.dataframe.scan_tasks import SegmentRange, cut_segment, deal, read_pieces, record_batches
 from keyfold.spark.dataframe.snapshot_lost import lost_snapshot
+from keyfold.spark.dataframe.snapshot_pins import PartitionSnapshot, pin_log
 from keyfold.spark.tasks import location_of
 from keyfold.store.memory import MemoryStore
 from keyfold.store.s3 import S3Location
