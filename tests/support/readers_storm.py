@@ -40,8 +40,9 @@ def storm(
 ) -> Tally:
     """`seconds` of it. Without a session there is no Spark in it.
 
-    With `each` it lasts until each reader has been right so often, and one has come too late for an object: on a busy
-    machine most turns of a reader of Spark's are overtaken.
+    With `each` it lasts until each reader has been right so often, and one has come too late for an object. On a busy
+    machine most turns of a reader of Spark's are overtaken; when the time is over, each such turn makes objects
+    and tombstones stay for longer, so that the storm ends on any machine.
     """
     tally = Tally()
     with ExitStack() as exits:
@@ -61,7 +62,7 @@ def storm(
         def is_enough() -> bool:
             return not each or (min(tally.right[name] for name in names) >= each and bool(world.gone))
 
-        _spark_turns(here, tally, seconds, Random(seed), each, is_enough)
+        _spark_turns(world, here, tally, seconds, Random(seed), each, is_enough)
         for loop in [writing, *loops]:
             loop.end()
         _check(tally)
@@ -102,7 +103,13 @@ def _readers(
 
 
 def _spark_turns(
-    readers: list[Reader], tally: Tally, seconds: float, random: Random, each: int, is_enough: Callable[[], bool]
+    world: World,
+    readers: list[Reader],
+    tally: Tally,
+    seconds: float,
+    random: Random,
+    each: int,
+    is_enough: Callable[[], bool],
 ) -> None:
     """Spark's readers take turns in this thread, each once at least; in the end those that were rarely right."""
     begun_s = time.monotonic()
@@ -110,10 +117,13 @@ def _spark_turns(
     turns = list(readers)
     while not tally.errors and (turns or time.monotonic() < begun_s + seconds or not is_enough()):
         assert time.monotonic() < begun_s + seconds + retry_timeout_s, f"readers are hardly ever right: {tally}"
-        if not turns and time.monotonic() >= begun_s + seconds:
+        is_over = time.monotonic() >= begun_s + seconds
+        if not turns and is_over:
             turns = [reader for reader in readers if tally.right[reader.name] < each]
         if readers:
-            _turn(turns.pop(0) if turns else random.choice(readers), tally)
+            was_right = tally.take(turns.pop(0) if turns else random.choice(readers))
+            if is_over and not was_right:
+                world.keep_all_longer()
         else:
             time.sleep(0.1)
 

@@ -71,6 +71,14 @@ class World:
         """Where it is."""
         return f"s3://{self.location.bucket}/{TOPICS_DIR}"
 
+    def keep_all_longer(self) -> None:
+        """Double both times from the next pass on, as `SnapshotLost` and `OffsetOutOfRange` tell an operator to."""
+        self.pace = replace(
+            self.pace,
+            file_delete_delay_s=2 * self.pace.file_delete_delay_s,
+            delete_retention_s=2 * self.pace.delete_retention_s,
+        )
+
     def place(self, partition: int) -> Place:
         """A partition's place."""
         return Place(TOPICS_DIR, TOPIC, partition)

@@ -31,8 +31,8 @@ def table(results: Sequence[TrialResult]) -> str:
     lines.append("")
     for area, count in sorted(areas.items()):
         of_area = [result for result in results if result.mutant.startswith(f"{area}/")]
-        lines.append(f"{area:12} {count:3} mutants: {_sums(of_area)}")
-    lines.append(f"{'all':12} {len(results):3} mutants: {_sums(results)}")
+        lines.append(f"{area:12} {count:3} planted: {_sums(of_area)}")
+    lines.append(f"{'all':12} {len(results):3} planted: {_sums(results)}")
     return "\n".join(lines)
 
 

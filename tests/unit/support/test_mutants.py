@@ -116,7 +116,7 @@ def test_survivors_and_too_few_in_the_first_tier_are_complaints(tmp_path: Path) 
     assert table.complaints([*caught[:8], late], "test") == ["`make test` catches 8 of 9, less than nine in ten"]
     assert table.complaints([*caught, TrialResult("log/alive", Outcome.SURVIVED)], "test") == ["log/alive: SURVIVED"]
     shown = table.table([*caught, late])
-    assert "all           10 mutants: 9 caught by test, 1 caught by test-full" in shown
+    assert "all           10 planted: 9 caught by test, 1 caught by test-full" in shown
     assert json.loads(table.as_json([late]))[0]["test"] == late.test
 
 
