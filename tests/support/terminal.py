@@ -6,15 +6,20 @@ goes away what it does for a person: it signals every process of the foreground 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
+import struct
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
+
+import pyte
 
 CTRL_C: Final = b"\x03"
 
@@ -27,11 +32,21 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
+def screen(shown: bytes, *, columns: int = 80, lines: int = 1000) -> list[str]:
+    """Return what a person sees after `shown`: lines without trailing spaces, with nothing that was cleared since."""
+    display = pyte.Screen(columns, lines)
+    pyte.ByteStream(display).feed(shown)
+    return "\n".join(line.rstrip() for line in display.display).rstrip().split("\n")
+
+
 class Terminal:
     """Runs one command; what it shows is written to a file until the terminal hangs up."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], shown: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], shown: Path, *, columns: int = 80, lines: int = 24
+    ) -> None:
         self._master, slave = os.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         try:
             self.process: subprocess.Popen[str] = subprocess.Popen(
                 [sys.executable, "-c", _TAKE_TERMINAL, *command],
