@@ -151,7 +151,11 @@ def _request(topic: str, options: Mapping[str, Any]) -> Any:
 
     target = options["to_topic"] or topic
     if not is_topic_name(target):
-        raise ConfigError("--to-topic", f"{target!r} is not a valid topic name")
+        raise ConfigError(
+            "--to-topic",
+            f"{target!r} is not a valid topic name",
+            hint="a name has 1 to 249 letters, digits, `.`, `_` and `-`",
+        )
     return RestoreRequest(
         target=target,
         selection=RestoreSelection(

@@ -67,7 +67,7 @@ class Printer:
         return show.record_line(self._topic, partition, replace(record, **found))
 
     def _plain(self, partition: int, record: Record, part: RecordPart) -> Any:
-        from keyfold.formats.format_mismatch import FormatMismatch, mismatch_at
+        from keyfold.formats.errors import FormatMismatch, mismatch_at
 
         try:
             try:

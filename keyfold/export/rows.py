@@ -21,8 +21,8 @@ import pyarrow as pa
 from keyfold.export.request import OnError
 from keyfold.formats.column_width import in_parts
 from keyfold.formats.columns import BadRows, Column
+from keyfold.formats.errors import FormatMismatch, mismatch_at
 from keyfold.formats.format import RecordPart
-from keyfold.formats.format_mismatch import FormatMismatch, mismatch_at
 from keyfold.log.names import Place
 from keyfold.runtime.arrow_types import ArrowArray, arrow_schema
 

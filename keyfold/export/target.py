@@ -100,7 +100,7 @@ def check_free(url: str, names: Iterable[str], *, overwrite: bool) -> None:
         raise ConfigError(
             "--to",
             f"`{url}` is in use: another export is writing there, or was killed (`{CLAIM}`)",
-            hint="wait for that export, or replace its files with --overwrite",
+            hint="wait for that export; only if it was killed, replace all files there with --overwrite",
         )
     raise ConfigError(
         "--to", f"`{url}` is not empty: it contains an earlier export", hint="replace it with --overwrite"

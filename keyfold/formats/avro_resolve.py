@@ -108,7 +108,7 @@ def resolve(writer: Type, reader: Type) -> Action:
 
 
 def resolve_rest(writer: Type, reader: Type) -> Action:
-    """As `resolve`, for bytes that reach to the end of the data (`keyfold.formats.framing.is_bytes_alone`)."""
+    """As `resolve`, for bytes that reach to the end of the data (see `confluent_framing.is_bytes_alone`)."""
     action = resolve(writer, reader)
     return replace(action, is_rest=True) if isinstance(action, ReadLeaf) else action
 

@@ -17,8 +17,8 @@ from keyfold.formats.avro_read import Into
 from keyfold.formats.avro_schema import Type, has_decimals
 from keyfold.formats.avro_vector import Misplaced, Unsuited, read_arrow
 from keyfold.formats.column_width import MEMORY_BYTES, ColumnMemory, TooWide, measure_of, null_bytes
+from keyfold.formats.errors import FormatMismatch
 from keyfold.formats.format import RecordPart
-from keyfold.formats.format_mismatch import FormatMismatch
 from keyfold.formats.framed_columns import Frame, Raw, find_frames, named_headers
 from keyfold.formats.json_values import compile_json
 from keyfold.formats.schema_archive import SchemaArchive

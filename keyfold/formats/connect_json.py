@@ -28,7 +28,7 @@ from keyfold.formats.avro_schema import (
     Union,
     has_decimals,
 )
-from keyfold.formats.format_mismatch import FormatMismatch
+from keyfold.formats.errors import FormatMismatch
 from keyfold.formats.logical_types import DAY_SECONDS, EPOCH, EPOCH_DAY, EPOCH_LOCAL, exact_decimal
 from keyfold.formats.schema_bounds import SCHEMA_DEPTH_MAX
 

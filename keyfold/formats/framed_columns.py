@@ -11,8 +11,8 @@ from typing import cast
 
 import numpy as np
 
-from keyfold.formats.format_mismatch import FormatMismatch, SchemaKey
-from keyfold.formats.framing import ID_BYTES, head_of, read_frame, read_head
+from keyfold.formats.confluent_framing import ID_BYTES, head_of, read_frame, read_head
+from keyfold.formats.errors import FormatMismatch, SchemaKey
 from keyfold.log.arrow_numbers import PADDING, Ints
 from keyfold.log.record import Header
 from keyfold.runtime.arrow_types import ArrowArray, ArrowLists, numbers_in, values_of

@@ -10,8 +10,8 @@ from typing import Any, Final, Protocol
 from keyfold.errors import ConfigError
 from keyfold.formats.avro_schema import NotAvro, Primitive, Type, avro_type
 from keyfold.formats.columns import AvroColumn, BytesColumn, Column, JsonColumn, StringColumn
+from keyfold.formats.errors import FormatMismatch, SchemaKey
 from keyfold.formats.format import Format, RecordPart
-from keyfold.formats.format_mismatch import FormatMismatch, SchemaKey
 from keyfold.formats.framed_columns import find_frames, named_headers
 from keyfold.formats.json_type import Shape
 from keyfold.formats.schema_archive import SchemaArchive

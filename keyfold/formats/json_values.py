@@ -33,7 +33,7 @@ from keyfold.formats.avro_schema import (
     Union,
     describe,
 )
-from keyfold.formats.format_mismatch import FormatMismatch
+from keyfold.formats.errors import FormatMismatch
 from keyfold.formats.logical_types import EPOCH, EPOCH_DAY, PER_SECOND, fit_decimal, unit_of, uuid_text
 
 Fit = Callable[[object], Any]

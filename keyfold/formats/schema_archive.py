@@ -16,7 +16,7 @@ import json
 from threading import Lock
 
 from keyfold.errors import AlreadyExists, ObjectNotFound, ObjectTooLarge, StoreError, StoreUnavailable
-from keyfold.formats.format_mismatch import FormatMismatch, SchemaKey
+from keyfold.formats.errors import FormatMismatch, SchemaKey
 from keyfold.formats.schema_bounds import SCHEMA_BYTES_MAX
 from keyfold.log.names import SCHEMAS_FOLDER, schema_key
 from keyfold.store.api import Create, ObjectStore

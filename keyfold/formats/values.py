@@ -20,10 +20,10 @@ from typing import Final, NoReturn, Protocol, cast
 from keyfold.formats.avro_read import FAULTS, Into, Read, compile_reader, fault_text
 from keyfold.formats.avro_resolve import Action, resolve, resolve_rest
 from keyfold.formats.avro_schema import NotAvro, Type, avro_type
+from keyfold.formats.confluent_framing import is_bytes_alone, read_frame
 from keyfold.formats.connect_json import Envelope, is_envelope
+from keyfold.formats.errors import FormatMismatch, SchemaKey
 from keyfold.formats.format import RecordPart
-from keyfold.formats.format_mismatch import FormatMismatch, SchemaKey
-from keyfold.formats.framing import is_bytes_alone, read_frame
 from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.log.record import Header
 

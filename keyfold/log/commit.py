@@ -116,7 +116,7 @@ class Committer:
         except PreconditionFailed:
             return None
         except ObjectNotFound as error:
-            raise manifest_lost(self.place, "was there a moment ago and is missing now") from error
+            raise manifest_lost(self.place, "was deleted while this process used it") from error
         except (StoreUnavailable, ConditionUndecided) as error:
             raise self._unknown(error) from error
         return Pinned(manifest, result.etag, result.date_ms)
@@ -125,7 +125,7 @@ class Committer:
         try:
             return self.read()
         except ObjectNotFound as error:
-            raise manifest_lost(self.place, "was there a moment ago and is missing now") from error
+            raise manifest_lost(self.place, "was deleted while this process used it") from error
         except StoreUnavailable as error:
             raise self._unknown(error) from error
 
@@ -166,7 +166,9 @@ def require_same_log(before: Manifest, now: Manifest) -> None:
         raise Fenced(
             now.topic,
             now.partition,
-            f"the log was created again: its log id changed from {before.log_id} to {now.log_id}",
+            f"the log was deleted and created again while this process used it: its log id was {before.log_id} and is "
+            f"now {now.log_id}",
+            hint="nothing was written to the new log; find out what deleted the old one, then restart this process",
         )
 
 
@@ -176,5 +178,6 @@ def manifest_lost(place: Place, what: str) -> ManifestLost:
         place.topic,
         place.partition,
         f"the manifest `{place.manifest_key}` {what}",
-        hint=f"nothing was changed; run `keyfold log repair <url> {place.topic} --partition {place.partition}`",
+        hint="this process has changed nothing; find out what deletes objects there, then write the manifest again "
+        f"from the segments with `{place.command('repair')}`",
     )

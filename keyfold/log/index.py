@@ -378,10 +378,10 @@ def read_index(store: ObjectStore, place: Place, entry: SegmentEntry, *, columns
     try:
         index = Index.parse(data, columns=columns, origin=key)
     except SegmentDamaged as e:
-        raise Corrupt(place.topic, place.partition, str(e), hint="run `keyfold log verify`") from e
+        raise Corrupt(place.topic, place.partition, str(e), hint=_hint(place)) from e
     if len(index) != entry.record_count:
         message = f"index `{key}` has {len(index)} rows, but its segment has {entry.record_count} records"
-        raise Corrupt(place.topic, place.partition, message, hint="run `keyfold log verify`")
+        raise Corrupt(place.topic, place.partition, message, hint=_hint(place))
     return index
 
 
@@ -392,13 +392,17 @@ def read_index_data(store: ObjectStore, place: Place, entry: SegmentEntry) -> by
         data = store.get(key, entry.index_size_bytes).data
     except ObjectTooLarge as e:
         message = f"index `{key}` is larger than the {entry.index_size_bytes} bytes in the manifest"
-        raise Corrupt(place.topic, place.partition, message, hint="run `keyfold log verify`") from e
+        raise Corrupt(place.topic, place.partition, message, hint=_hint(place)) from e
     if hashlib.sha256(data).digest() != entry.index_checksum:
         raise Corrupt(
             place.topic,
             place.partition,
-            f"index `{key}` ({len(data)} bytes) has another SHA-256 than in the manifest",
+            f"index `{key}` ({len(data)} bytes) does not have the SHA-256 of the manifest",
             hint="no record is lost, the segment has them all; put the index back from a version of the object or "
-            "from a replica, then run `keyfold log verify`",
+            f"from a replica, then run `{place.command('verify')}`",
         )
     return data
+
+
+def _hint(place: Place) -> str:
+    return f"run `{place.command('verify')}` to list what is damaged"

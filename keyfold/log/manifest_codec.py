@@ -220,8 +220,8 @@ def _corrupt(place: Place, what: str) -> Corrupt:
         place.topic,
         place.partition,
         f"the manifest `{place.manifest_key}` is damaged: {what}",
-        hint=f"restore an older version of the object, or run `keyfold log repair <url> {place.topic} --partition "
-        f"{place.partition} --replace-damaged`, which keeps a copy of it",
+        hint=f"restore an older version of the object, or run `{place.command('repair')} --replace-damaged`, which "
+        "keeps a copy of it",
     )
 
 

@@ -167,5 +167,9 @@ class Place:
             )
         return self.folder + name
 
+    def command(self, name: str) -> str:
+        """Return the call of `keyfold log NAME` for this partition, for hints. The user adds the bucket's URL."""
+        return f"keyfold log {name} <url> {self.topic} --partition {self.partition}"
+
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"

@@ -199,7 +199,7 @@ class _Session:
         try:
             pinned = self._log.committer.read()
         except ObjectNotFound:
-            raise manifest_lost(self.place, "was there and is missing now") from None
+            raise manifest_lost(self.place, "was deleted while this process used it") from None
         require_same_log(self.manifest, pinned.manifest)
         edits.require_writers(pinned.manifest)
         self.pinned = pinned

@@ -113,7 +113,7 @@ class ReplicaSession:
         pinned = self._log.load()
         if pinned is None:
             if self.pinned is not None or self._is_parked:
-                raise manifest_lost(self.place, "was there and is missing now")
+                raise manifest_lost(self.place, "was deleted while this process used it")
             return None
         if self.pinned is None and not self._is_parked:
             raise Fenced(self.place.topic, self.place.partition, "another replicator has written the first manifest")

@@ -2,8 +2,8 @@
 
     for batch in read_batches(store, place, load, manifest, start, None): ...
 
-The reader skips segments by their manifest entry, blocks by their index rows, and columns by name (`keyfold.read.entry`
-reads one segment).
+The reader skips segments by their manifest entry, blocks by their index rows, and columns by name.
+`keyfold.read.segment_reader` reads one segment.
 
 Memory holds `batch_bytes` of raw blocks (or one larger block) and their batch, one range of stored bytes, the index's
 bytes, and the rows of one row group.
@@ -20,10 +20,10 @@ from keyfold.errors import ObjectNotFound
 from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.names import Place
 from keyfold.read.blocks import READ_LIMITS, ReadLimits
-from keyfold.read.entry import BATCH_BYTES, ReadBatch, SegmentRead, take_entry, take_rows
 from keyfold.read.index_parts import checked_parts
 from keyfold.read.ordered import Load, newer
 from keyfold.read.position import anchor_of, check_resumed, end_offset, segments_between
+from keyfold.read.segment_reader import BATCH_BYTES, ReadBatch, SegmentRead, take_entry, take_rows
 from keyfold.read.selection import Selection
 from keyfold.store.api import ObjectStore
 

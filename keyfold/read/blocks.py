@@ -75,8 +75,7 @@ def damage_named(place: Place) -> Iterator[None]:
 
 def verify_hint(place: Place) -> str:
     """Return the hint for damage found by a reader."""
-    command = f"keyfold log verify <url> {place.topic} --partition {place.partition}"
-    return f"nothing was changed; run `{command}` to list what is damaged"
+    return f"nothing was changed; run `{place.command('verify')}` to list what is damaged"
 
 
 def read_blocks_at(store: ObjectStore, place: Place, source: BlockSource, numbers: Ints) -> Iterator[Record]:

@@ -1,7 +1,7 @@
 """Records of one segment, one after the other, by as few bytes as the wanted offsets allow.
 
     all of a small segment     one GET; the manifest's SHA-256 is checked before the first record is given out
-    everything else            the index, and ranges of the blocks that hold the records (`keyfold.read.entry`):
+    everything else            the index, and ranges of the blocks that hold the records (`segment_reader`):
                                decoded as Arrow batches, which takes half the time, and turned into records
 
 Memory is one small segment, or one range and one small batch.
@@ -30,8 +30,8 @@ from keyfold.read.blocks import (
     read_blocks_at,
     verify_hint,
 )
-from keyfold.read.entry import SegmentRead, take_entry
 from keyfold.read.records import records_of
+from keyfold.read.segment_reader import SegmentRead, take_entry
 from keyfold.store.api import ObjectStore
 
 __all__ = ["READ_AHEAD_BYTES", "BlockSource", "damage_named", "read_blocks_at", "read_segment", "verify_hint"]
@@ -61,7 +61,7 @@ def _whole(store: ObjectStore, place: Place, entry: SegmentEntry) -> bytes:
         raise SegmentDamaged(key, f"has {len(data)} bytes, but the manifest says {entry.size_bytes}")
     if hashlib.sha256(data).digest() != entry.checksum:
         _blame_block(store, place, entry, data)
-        raise SegmentDamaged(key, "has another SHA-256 than in the manifest")
+        raise SegmentDamaged(key, "does not have the SHA-256 of the manifest")
     return data
 
 

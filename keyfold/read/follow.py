@@ -25,10 +25,10 @@ from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold.log.record import Record
 from keyfold.read.blocks import READ_LIMITS, ReadLimits
-from keyfold.read.entry import BATCH_BYTES, ReadBatch, SegmentRead, take_entry
 from keyfold.read.ordered import newer
 from keyfold.read.position import Anchor, anchor_of, check_resumed, segment_at, start_offset
 from keyfold.read.records import records_of
+from keyfold.read.segment_reader import BATCH_BYTES, ReadBatch, SegmentRead, take_entry
 from keyfold.read.selection import Selection
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.retry import Backoff

@@ -28,7 +28,6 @@ from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.names import Place
 from keyfold.log.record import Record
 from keyfold.read.blocks import READ_LIMITS, ReadLimits, damage_named
-from keyfold.read.entry import BATCH_BYTES, SegmentRead, index_columns, take_rows
 from keyfold.read.follow import Position
 from keyfold.read.index_parts import checked_parts
 from keyfold.read.key_hash import HASHES
@@ -36,6 +35,7 @@ from keyfold.read.latest_keys import KEYS_AT_ONCE, KeyRange, RowBits
 from keyfold.read.ordered import Load, newer
 from keyfold.read.position import anchor_of
 from keyfold.read.records import records_of
+from keyfold.read.segment_reader import BATCH_BYTES, SegmentRead, index_columns, take_rows
 from keyfold.store.api import ObjectStore
 
 MEMORY_BYTES: Final = 512 * 1024 * 1024

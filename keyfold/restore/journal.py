@@ -123,7 +123,7 @@ class RestorePlan:
         """Read `encode`'s bytes. Raises `ValueError`."""
         version = decode_document(_Format, data).format
         if version != FORMAT:
-            raise ValueError(f"it has format {version}; this version reads format {FORMAT}")
+            raise ValueError(f"it has format {version}, and this version of keyfold reads format {FORMAT}")
         found = decode_document(_StoredPlan, data)
         partitions = {number: plan.opened() for number, plan in found.partitions.items()}
         return RestorePlan(found.source, found.target, found.asked, partitions)
@@ -167,7 +167,7 @@ class Journal:
         except ValueError as error:
             raise RestoreRefused(
                 f"the journal's plan cannot be read (`{self.url}{name}`): {error}",
-                hint="restore into another topic, or delete this topic and its journal",
+                hint="continue with the version of keyfold that wrote it; or restore into another topic from scratch",
             ) from error
 
     def create_plan(self, plan: RestorePlan) -> RestorePlan:

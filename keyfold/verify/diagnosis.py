@@ -66,7 +66,7 @@ def _blame_bytes(check: SegmentCheck) -> None:
 
 
 def _add_checksum(check: SegmentCheck, how: str) -> None:
-    check.add(FindingKind.SEGMENT_CHECKSUM, f"has another SHA-256 than in the manifest; {how}", lost="see its blocks")
+    check.add(FindingKind.SEGMENT_CHECKSUM, f"does not have the SHA-256 of the manifest; {how}", lost="see its blocks")
 
 
 def _add_foreign(check: SegmentCheck) -> None:

@@ -210,7 +210,7 @@ def _not_lost(place: Place) -> LogError:
         place.topic,
         place.partition,
         f"the manifest `{place.manifest_key}` can be read: there is nothing to repair",
-        hint="run `keyfold log verify` to find damaged segments and indexes",
+        hint=f"run `{place.command('verify')}` to find damaged segments and indexes",
     )
 
 

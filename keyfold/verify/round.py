@@ -148,7 +148,7 @@ def _unreadable(place: Place, error: Corrupt | FirstCopyUnfinished | ManifestLos
     """The finding about a manifest that cannot be read."""
     if isinstance(error, FirstCopyUnfinished):
         return Finding(FindingKind.FIRST_COPY, place.folder, str(error))
-    repair = f"keyfold log repair <url> {place.topic} --partition {place.partition}"
+    repair = place.command("repair")
     if isinstance(error, ManifestLost):
         lost = "no record in the segments; only the list of the log's segments"
         return Finding(FindingKind.MANIFEST_LOST, place.manifest_key, error.message, lost, repair)

@@ -170,7 +170,7 @@ class SegmentCheck:
         self.progress(len(data))
         self.index_is_sound = hashlib.sha256(data).digest() == self.entry.index_checksum
         if not self.index_is_sound:
-            self.add(FindingKind.INDEX_DAMAGED, "has another SHA-256 than in the manifest", name=name)
+            self.add(FindingKind.INDEX_DAMAGED, "does not have the SHA-256 of the manifest", name=name)
         elif len(data) != self.entry.index_size_bytes:
             what = f"index_size_bytes is {len(data)}, but the manifest says {self.entry.index_size_bytes}"
             self.add(FindingKind.COUNT_WRONG, what, to_do=REPORT, name=name)

@@ -130,7 +130,7 @@ def _survivors(
                 with _fetch(store, key, retry, _ranges(part, keep) if is_ahead else None) as fetch:
                     rewriter.add(part, None, keep, marks, fetch, origin=key)
         except SegmentDamaged as error:
-            hint = "run `keyfold log verify`; the log was not changed"
+            hint = f"run `{unit.place.command('verify')}`; the log was not changed"
             raise Corrupt(unit.place.topic, unit.place.partition, str(error), hint=hint) from error
     finished = rewriter.finish()
     write(finished.data)

@@ -20,10 +20,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
 
 from keyfold.errors import ConfigError, ObjectNotFound
+from keyfold.formats.confluent_framing import GUID_BYTES, ID_BYTES, is_bytes_alone, read_frame
 from keyfold.formats.decoder import reader_type
+from keyfold.formats.errors import FormatMismatch, SchemaKey
 from keyfold.formats.format import RecordPart
-from keyfold.formats.format_mismatch import FormatMismatch, SchemaKey
-from keyfold.formats.framing import GUID_BYTES, ID_BYTES, is_bytes_alone, read_frame
 from keyfold.formats.schema_archive import ArchivedSchemaUnusable, SchemaArchive
 from keyfold.formats.schema_bounds import SchemaTooLarge, require_bounded
 from keyfold.log.index import read_index

@@ -21,8 +21,8 @@ from keyfold.formats.column_type import column_for
 from keyfold.formats.column_width import in_parts
 from keyfold.formats.columns import Column
 from keyfold.formats.decoder import reader_type
+from keyfold.formats.errors import mismatch_at
 from keyfold.formats.format import Format, RecordPart
-from keyfold.formats.format_mismatch import mismatch_at
 from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.read.log import Log
 from keyfold.spark.dataframe.value_formats import Typing

@@ -49,7 +49,9 @@ def check_named(options: SourceOptions, partitions: list[int]) -> None:
         given = set(offsets.by_partition)
         if unknown := sorted(given - set(partitions)):
             raise ConfigError(
-                key, f"names partition {unknown[0]}, which is not read", hint=f"the partitions are {partitions}"
+                key,
+                f"names partition {unknown[0]}, which this query does not read",
+                hint=f"the query reads the partitions {partitions}",
             )
         if missing := sorted(set(partitions) - given):
             hint = "name all partitions, or select some with the option `partitions`"

@@ -14,9 +14,9 @@ import pyarrow as pa
 from keyfold.errors import ObjectNotFound
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
-from keyfold.read.entry import SegmentRead, take_entry
 from keyfold.read.ordered import newer
 from keyfold.read.position import segments_between
+from keyfold.read.segment_reader import SegmentRead, take_entry
 from keyfold.read.selection import Selection
 from keyfold.spark.source.columns import shaped, wanted
 from keyfold.spark.source.plan import SpanSlice

@@ -244,7 +244,7 @@ VALUE_TARGETS: Final = (
     Target("avro-value", avro_seeds, decode_avro,
            ("keyfold.formats.avro_schema", "keyfold.formats.avro_resolve", "keyfold.formats.avro_read",
             "keyfold.formats.avro_vector", "keyfold.formats.avro_leaves", "keyfold.formats.avro_default",
-            "keyfold.formats.schema_bounds", "keyfold.formats.framing", "keyfold.formats.framed_columns",
+            "keyfold.formats.schema_bounds", "keyfold.formats.confluent_framing", "keyfold.formats.framed_columns",
             "keyfold.formats.schema_archive",
             "keyfold.formats.logical_types", "keyfold.formats.columns", "keyfold.formats.column_type"), (_AVRO,)),
     Target("avro-check", avro_seeds, check_avro,

@@ -16,8 +16,8 @@ from keyfold.export.run import export
 from keyfold.export.target import CLAIM, SUMMARY
 from keyfold.export.target_bucket import BucketTarget, check_outside_logs
 from keyfold.formats.decoder import reader_type
+from keyfold.formats.errors import RecordFormatMismatch
 from keyfold.formats.format import Format
-from keyfold.formats.format_mismatch import RecordFormatMismatch
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
 from tests.support.exports import Bucket, ExportPlace, Folder, MakePlace, exported, log_of, retry_policy, rows

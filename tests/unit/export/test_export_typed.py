@@ -17,8 +17,8 @@ from keyfold.cli.typed import plain
 from keyfold.export.request import OnError
 from keyfold.export.target import SUMMARY
 from keyfold.formats.decoder import reader_type
+from keyfold.formats.errors import RecordFormatMismatch
 from keyfold.formats.format import Format
-from keyfold.formats.format_mismatch import RecordFormatMismatch
 from keyfold.formats.logical_types import EPOCH
 from keyfold.log.names import Place
 from keyfold.log.record import CREATE_TIME, Record

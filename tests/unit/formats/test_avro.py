@@ -20,7 +20,7 @@ from keyfold.formats.avro_default import check_defaults
 from keyfold.formats.avro_read import FAULTS, Into, fault_text, plain_reader
 from keyfold.formats.avro_schema import NotAvro, avro_type, parse_avro
 from keyfold.formats.decoder import Decoder, reader_type
-from keyfold.formats.format_mismatch import FormatMismatch
+from keyfold.formats.errors import FormatMismatch
 from keyfold.formats.logical_types import EPOCH_LOCAL
 from keyfold.formats.schema_archive import ArchivedSchemaUnusable, SchemaArchive
 from keyfold.log.record import CREATE_TIME, Record

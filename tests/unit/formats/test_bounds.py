@@ -19,8 +19,8 @@ import pytest
 from keyfold.formats.avro_schema import NotAvro, avro_type, parse_avro
 from keyfold.formats.column_type import column_for
 from keyfold.formats.decoder import Decoder
+from keyfold.formats.errors import FormatMismatch
 from keyfold.formats.format import Format, RecordPart
-from keyfold.formats.format_mismatch import FormatMismatch
 from keyfold.formats.logical_types import DECIMAL_BYTES_MAX
 from keyfold.formats.schema_archive import ArchivedSchemaUnusable, SchemaArchive
 from keyfold.formats.schema_bounds import (

@@ -18,8 +18,8 @@ from keyfold.formats.arrow_types import NoArrowType
 from keyfold.formats.avro_schema import JSON_TEXT, Primitive, Union, avro_type
 from keyfold.formats.column_type import column_for, survey_for, surveyed_type
 from keyfold.formats.columns import Decoded, JsonColumn
+from keyfold.formats.errors import FormatMismatch
 from keyfold.formats.format import Format, RecordPart
-from keyfold.formats.format_mismatch import FormatMismatch
 from keyfold.formats.handlers import AvroSurvey, JsonSurvey
 from keyfold.formats.json_type import Shape
 from keyfold.formats.values import JsonValues

@@ -128,7 +128,7 @@ def test_every_flipped_byte_of_an_index_is_found_against_the_manifest(segment: M
         damaged[position] ^= 0x10
         name = f"_index/{number}.parquet"
         store.put(PLACE.key(name), bytes(damaged), Create())
-        with pytest.raises(Corrupt, match=rf"users-3: index `{PLACE.key(name)}`.*has another SHA-256"):
+        with pytest.raises(Corrupt, match=rf"users-3: index `{PLACE.key(name)}`.*does not have the SHA-256"):
             read_index(store, PLACE, replace(entry, index_name=name))
 
 

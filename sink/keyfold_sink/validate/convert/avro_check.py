@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Final
 
-from keyfold.formats import framing
+from keyfold.formats import confluent_framing
+from keyfold.formats.confluent_framing import ID_BYTES, has_guid, head_of
 from keyfold.formats.format import RecordPart
-from keyfold.formats.framing import ID_BYTES, has_guid, head_of
 from keyfold_sink.validate.convert.api import SchemasPending
 from keyfold_sink.validate.convert.avro_layout import AvroDataInvalid, Step
 from keyfold_sink.validate.convert.columns import BatchId, ColumnFailure, Headers
@@ -159,8 +159,8 @@ class AvroCheck:
 def read_head(head: bytes) -> tuple[SchemaKey, int]:
     """Return the schema that the first bytes name, and where the data begins. Raise `NotFramed`."""
     try:
-        return framing.read_head(head)
-    except framing.NoSchemaId as error:
+        return confluent_framing.read_head(head)
+    except confluent_framing.NoSchemaId as error:
         if error.has_magic_byte:
             raise NotFramed("no schema id", error.message) from error
         message = f"{error.start} instead of the 0 that Confluent's serializers write before a schema id"

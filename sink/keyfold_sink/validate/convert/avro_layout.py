@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from keyfold.formats.framing import is_bytes_alone
+from keyfold.formats.confluent_framing import is_bytes_alone
 from keyfold_sink.validate.convert.avro_schema import NAMED, AvroSchemaInvalid, full_name, namespace_of, resolve
 
 Step = Callable[[bytes, int], int]

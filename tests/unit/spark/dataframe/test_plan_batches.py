@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from keyfold.errors import ConfigError
-from keyfold.formats.format_mismatch import RecordFormatMismatch
+from keyfold.formats.errors import RecordFormatMismatch
 from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.log.names import schema_key
 from keyfold.log.record import Record

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import Final
 from uuid import UUID
 
-from keyfold.formats.format_mismatch import FormatMismatch, SchemaKey
+from keyfold.formats.errors import FormatMismatch, SchemaKey
 from keyfold.log.record import Header
 
 ID_BYTES: Final = 5
