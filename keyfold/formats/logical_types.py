@@ -56,7 +56,7 @@ def fit_decimal(value: Decimal, target: Logical) -> Decimal:
     """
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
-        raise ValueError(f"{value} is not a number")  # noqa: TRY004 - what is not finite is a fault of the data
+        raise ValueError(f"a decimal has the value {value}, which is not a finite number")  # noqa: TRY004 - what is not finite is a fault of the data
     shift = exponent + target.scale if value else -len(digits)
     kept = digits[: max(0, len(digits) + shift)]
     if any(digits[len(kept) :]) or len(kept) + max(0, shift) > target.precision:

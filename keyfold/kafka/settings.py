@@ -17,7 +17,7 @@ from typing import Final
 
 from keyfold.config.config_file import read_config
 from keyfold.errors import ConfigError
-from keyfold.kafka.client_keys import JAAS, translated, user_of_jaas
+from keyfold.kafka.java_client_keys import JAAS, translated, user_of_jaas
 
 BOOTSTRAP: Final = "bootstrap.servers"
 

@@ -34,7 +34,10 @@ from keyfold.log.manifest import (
 )
 from keyfold.log.names import parse_name
 
-_RESYNC: Final = "`keyfold replica resync` makes the replica accept the source's log as it is, once"
+_RESYNC: Final = (
+    "nothing was copied; if the source is right, `keyfold replica resync` makes the replica accept the source's log as "
+    "it is, once"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,8 +240,8 @@ def require_follows(manifest: Manifest, source: Manifest, *, resync: bool = Fals
         if there < here:
             raise _diverged(
                 manifest,
-                f"{name} is {there} at the source and was {here} in version {state.source_version}: somebody put an "
-                "older manifest back there",
+                f"{name} is {there} at the source and was {here} in version {state.source_version} of its manifest: an "
+                "older manifest was put back at the source",
             )
     if source.purged_to >= manifest.next_offset:
         raise ResyncRequired(

@@ -102,7 +102,7 @@ def unpacked_bytes(data: Bytes, group: RowGroup, column: int, *, is_key: bool) -
     if chunk.codec not in {_NONE, _ZSTD}:
         raise ValueError(f"column {column} has the Parquet codec {chunk.codec}, which keyfold does not write")
     if chunk.start < 0 or chunk.size_bytes < 0 or chunk.start + chunk.size_bytes > len(data):
-        raise ValueError(f"column {column} is outside of the file")
+        raise ValueError(f"column {column} lies beyond the end of the file")
     pages = memoryview(data)[chunk.start : chunk.start + chunk.size_bytes]
     at = values = total = 0
     try:

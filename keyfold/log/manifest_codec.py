@@ -183,7 +183,7 @@ def _version(metadata: Mapping[str, str], key: str) -> int:
     """Return a version in the header, -1 for none. Raises `ValueError`."""
     text = metadata.get(key, "-1")
     if not _VERSION.fullmatch(text):
-        raise ValueError(f"{key} is {text[:_NAME_SHOWN]!r}")
+        raise ValueError(f"{key} in the header is {text[:_NAME_SHOWN]!r}, which is not a version number")
     return int(text)
 
 

@@ -88,8 +88,8 @@ def translate(
     for row in ours:
         if row.partition not in known:
             raise RestoreRefused(
-                f"the file has an offset of {source_topic}-{row.partition}, but that partition was not restored",
-                hint="remove the line",
+                f"the file has an offset for {source_topic}-{row.partition}, but that partition was not restored",
+                hint="restore the partition too, or remove its lines from the file",
             )
         wanted.setdefault(row.partition, []).append(row.offset)
     found = {partition: translate_partition(journal, partition, offsets) for partition, offsets in wanted.items()}

@@ -2,7 +2,7 @@
 
     version     if the bucket keeps versions, the newest readable one is the base (`repair_version`)
     survey      otherwise list the folder and read every segment; all must be readable and have one sync marker
-    choose      `keyfold.verify.segment_cover` selects the segments of the log, or refuses if that is ambiguous
+    choose      `keyfold.verify.surviving_segments` selects the segments of the log, or refuses if that is ambiguous
     describe    create an entry for each, with its range from the bases in the names; keep an existing index object if
                 it matches the segment row by row and has no marks, otherwise build a new one
     restore     upload new indexes, then create the manifest, create-only, so no existing object is replaced. Only a
@@ -54,8 +54,8 @@ from keyfold.verify.repair_version import (
     newest_version,
     renewed,
 )
-from keyfold.verify.segment_cover import Candidate, Cover, choose_cover, never_committed
 from keyfold.verify.segment_survey import Surveyed, read_matching_index, survey_segment
+from keyfold.verify.surviving_segments import Candidate, Cover, choose_cover, never_committed
 
 Base = Literal["auto", "version", "segments"]
 """The base of a repair; auto: a version that still describes the log if there is one, otherwise the segments."""
@@ -122,7 +122,8 @@ def plan_repair(
         if isinstance(plan, RepairPlan):
             return plan
         if base == "version":
-            raise _refused(place, f"{found} no longer describes the log: {plan}")
+            hint = "put the missing object back, from an older version of it or from a replica, or use --from segments"
+            raise _refused(place, f"{found} no longer describes the log: {plan}", hint=hint)
         notes.append(f"settings, ids and gaps come from {found}, which no longer describes the log: {plan}")
     made = _plan_from_segments(store, folder, random)
     if versions.found is not None:
@@ -348,13 +349,18 @@ def _require_one_log(place: Place, surveyed: Mapping[str, Surveyed]) -> None:
                 raise _refused(place, f"offset {offset} is a different record in {name} and in {holder}")
 
 
-def _refused(place: Place, why: str) -> ManifestLost:
+_HINT: Final = (
+    "restore an older version of the manifest object, or move the segment that does not belong here out of the folder "
+    "and repair again"
+)
+
+
+def _refused(place: Place, why: str, *, hint: str = _HINT) -> ManifestLost:
     return ManifestLost(
         place.topic,
         place.partition,
         f"the manifest cannot be rebuilt: {why}",
-        hint="nothing was changed; restore an older version of the manifest object, or move the segment that does not "
-        "belong here out of the folder and repair again",
+        hint=f"nothing was changed; {hint}",
     )
 
 

@@ -3,7 +3,7 @@
 That is better than the segments alone: a version also has the settings, the marks and passes, the times and the gaps.
 The newest version that can be read is the base of it. What was committed after it is found in the folder:
 
-    a sink's segments behind its end      are taken in, as `keyfold.verify.segment_cover` chooses them
+    a sink's segments behind its end      are taken in, as `keyfold.verify.surviving_segments` chooses them
     a later pass over its records         is let go: its sources are listed in the version and still there; its
                                           outputs are orphans
     objects of the version are gone, or

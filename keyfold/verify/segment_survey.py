@@ -19,8 +19,8 @@ from keyfold.log.names import ObjectName, Place
 from keyfold.read.fetch import READ_AHEAD_BYTES
 from keyfold.store.api import ObjectStore
 from keyfold.verify.row_checks import Row, block_rows
-from keyfold.verify.segment_cover import Candidate
 from keyfold.verify.segment_totals import SegmentTotals
+from keyfold.verify.surviving_segments import Candidate
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from keyfold.config.options import Options, markdown_table
-from keyfold_sink.config.client_keys import NO_COUNTERPART, OWNED_BY_CONSUMER, OWNED_BY_PRODUCER, SAME_AS
+from keyfold_sink.config.client_settings import NO_COUNTERPART, OWNED_BY_CONSUMER, OWNED_BY_PRODUCER, SAME_AS
 from keyfold_sink.config.foreign_keys import AIVEN, CONFLUENT, CONNECT, Foreign, Never, Same
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "configuration.md"

@@ -16,7 +16,7 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaException
 
 from keyfold.errors import ConfigError
-from keyfold_sink.config.client_keys import is_told_apart, translated
+from keyfold_sink.config.client_settings import is_told_apart, translated
 
 CLIENT_PREFIXES: Final = ("consumer.override.", "producer.override.", "admin.override.")
 """Keys that are passed to one client, the prefix taken off."""

@@ -24,7 +24,7 @@ from confluent_kafka.admin import AdminClient
 
 from keyfold.errors import ConfigError
 from keyfold_sink.config.client_checks import CLIENT_PREFIXES, SECURITY_KEYS, client_refusal
-from keyfold_sink.config.client_keys import translated
+from keyfold_sink.config.client_settings import translated
 
 DEADLINE_S: Final = 30.0
 _GROUP: Final = "keyfold.validate"

@@ -9,7 +9,7 @@ from keyfold.config.options import Names, Options, Overrides, option
 from keyfold.config.topic_pattern import topic_pattern
 from keyfold.errors import ConfigError
 from keyfold.log.names import is_topic_name
-from keyfold_sink.config.client_keys import (
+from keyfold_sink.config.client_settings import (
     OWNED_BY_ALL,
     OWNED_BY_CONSUMER,
     OWNED_BY_PRODUCER,

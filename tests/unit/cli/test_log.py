@@ -180,8 +180,10 @@ def test_repair_restores_the_log(made: MadeLog, keyfold: Keyfold) -> None:
     keyfold("cat", URL, "users", code=1)
     assert keyfold.errors == [
         f"error: users-0: the manifest `{made.place.manifest_key}` is missing, but its segments exist",
-        "hint: this process has changed nothing; find out what deletes objects there, then write the manifest again "
-        "from the segments with `keyfold log repair <url> users --partition 0`",
+        (
+            "hint: this process has changed nothing; find out what deletes objects there, then write the manifest "
+            "again from the segments with `keyfold log repair <url> users --partition 0`"
+        ),
     ]
     objects = list(made.object_keys())
     (dry,) = keyfold.json("repair", URL, "users", "-p", "0", "--dry-run")

@@ -21,7 +21,7 @@ from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import FaultyStore, SimulatedCrash, every_fault
 from keyfold.verify.partition import verify_partition
 from keyfold.verify.repair import RepairPlan, apply_repair, plan_repair
-from keyfold.verify.segment_cover import Candidate, choose_cover
+from keyfold.verify.surviving_segments import Candidate, choose_cover
 from tests.support.logs import MadeLog, columns, latest_of, record, records
 
 

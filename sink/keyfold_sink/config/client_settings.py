@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from keyfold.errors import ConfigError
-from keyfold.kafka.client_keys import JAAS, SAME_AS, translated, user_of_jaas
+from keyfold.kafka.java_client_keys import JAAS, SAME_AS, translated, user_of_jaas
 
 __all__ = [
     "NO_COUNTERPART",

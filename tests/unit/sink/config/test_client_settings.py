@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keyfold_sink.config.client_keys import translated
+from keyfold_sink.config.client_settings import translated
 from keyfold_sink.config.examine import examine
 from keyfold_sink.config.memory_plan import plan_memory
 from keyfold_sink.config.options import SinkOptions
