@@ -123,7 +123,7 @@ def plan(
     from keyfold_compactor.report.show import plan_document, plan_lines
 
     def no_executor() -> NoReturn:
-        raise AssertionError("a plan executes nothing")
+        raise AssertionError("a plan must not run a Spark job")
 
     options = CompactOptions.parse(_read(config))
     configure(json=as_json, level=options.log_level)

@@ -292,7 +292,7 @@ class _Compact:
             found |= (byte & 0x7F) << shift
             shift += 7
             if shift > _VARINT_BITS:
-                raise ValueError("a number is too long")
+                raise ValueError("a number in the Parquet footer has more than 64 bits")
         self.at = at + 1
         return found
 
@@ -300,14 +300,14 @@ class _Compact:
         """Read a number of up to 64 bits."""
         found = self.unsigned()
         if found >> 64:
-            raise ValueError("a number is too large")
+            raise ValueError("a number in the Parquet footer has more than 64 bits")
         return (found >> 1) ^ -(found & 1)
 
     def i32(self) -> int:
         """Read a number of 32 bits."""
         found = self.unsigned()
         if found >> 32:
-            raise ValueError("a number is too large")
+            raise ValueError("a number in the Parquet footer has more than 64 bits")
         return (found >> 1) ^ -(found & 1)
 
     def binary(self) -> bytes:

@@ -238,7 +238,10 @@ class Restore:
         journal = None if topic is None else self._journal(topic)
         plan = None if journal is None else journal.load_plan(row.partition for row in rows)
         if journal is None or plan is None:
-            raise RestoreRefused(f"no restore into topic {self._request.target} was started yet")
+            raise RestoreRefused(
+                f"no restore into topic {self._request.target} has been started yet",
+                hint=f"run `keyfold restore` with --to-topic {self._request.target} first: it keeps the new offsets",
+            )
         return translate(rows, journal, plan.partitions, self._log.topic, self._request.target)
 
     # Plan

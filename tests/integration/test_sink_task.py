@@ -14,7 +14,7 @@ from confluent_kafka.cimpl import NewPartitions
 from keyfold_sink.kafka.source import SourceForbidden
 from keyfold_sink.status import RunState
 from keyfold_sink.task.commands import TaskCommand
-from keyfold_sink.task.timings import TaskTimings
+from keyfold_sink.task.time_limits import TaskTimings
 from tests.conftest import fresh
 from tests.support.kafka import KafkaBroker, produce_all, synthetic
 from tests.support.live_task import LiveTask, MakeTask, live_tasks

@@ -20,7 +20,7 @@ from keyfold_sink.status import PartitionStatus, RunState, TaskStatus
 from keyfold_sink.task.commands import TaskCommand, TaskCommands
 from keyfold_sink.task.report import StatusReporter
 from keyfold_sink.task.sink_task import SinkTask
-from keyfold_sink.task.timings import TaskTimings
+from keyfold_sink.task.time_limits import TaskTimings
 from tests.support.fake_group import Key
 from tests.support.proof import read_segments, wait_for
 

@@ -241,7 +241,7 @@ class _ObjectCopy:
                 raise
             with contextlib.suppress(StoreError):
                 unfinished.abort()
-            raise UploadLost(self._key, f"cannot be continued: {error.message}") from error
+            raise UploadLost(self._key, f"its upload cannot be continued and begins again: {error.message}") from error
 
     def _is_copied_by_store(self) -> bool:
         """Whether the store has copied the object. If not, or with another checksum, sending shows what is wrong."""

@@ -6,7 +6,8 @@ claim, holds              the claim at the replica, and the held version at the 
 change_detector           whether anything has changed, by ETags
 gc, gc_schedule           garbage collection at the replica, and when it is due
 slots                     limits the rounds that use the stores at once
-worker, state_table       one partition between rounds, and the states of all
+partition_rounds          one partition between its rounds
+state_table               the states of all partitions
 runner                    all partitions of a replica
 service                   all replicas of a source
 """

@@ -24,10 +24,10 @@ from keyfold.runtime.retry import RetryPolicy
 from keyfold_replicator.copy.schemas import SchemaCopier
 from keyfold_replicator.copy.transfer import Transfer
 from keyfold_replicator.registry.replica_pair import DesiredReplication, ReplicaDocuments, ReplicaPair, ReplicaSettings
+from keyfold_replicator.rounds.partition_rounds import PartitionWorker
 from keyfold_replicator.rounds.round import PartitionRounds, RoundResources
 from keyfold_replicator.rounds.slots import RoundSlots
 from keyfold_replicator.rounds.state_table import StateTable
-from keyfold_replicator.rounds.worker import PartitionWorker
 from keyfold_replicator.state.states import PartitionState, SyncState
 from keyfold_replicator.state.totals import Tally
 

@@ -10,5 +10,5 @@ report          status and gauges
 startup_retry   retry at startup until the store and Kafka answer
 catching_up     when a task with `--until-caught-up` may end
 background      calls on other threads, and timers
-timings         intervals and time-outs
+time_limits     intervals and time-outs
 """

@@ -18,7 +18,7 @@ from keyfold_sink.group.group import ConsumerGroup
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.meter import TaskMeter, sample_key
 from keyfold_sink.status import UNKNOWN, PartitionStatus, RunState, TaskStatus
-from keyfold_sink.task.timings import REPORT_INTERVAL_S
+from keyfold_sink.task.time_limits import REPORT_INTERVAL_S
 from keyfold_sink.topic_partition import TopicPartitionKey
 from keyfold_sink.write.memory_budget import InFlight
 

@@ -43,7 +43,7 @@ from keyfold_sink.task.commands import TaskCommands
 from keyfold_sink.task.flushing import Unflushed, flush
 from keyfold_sink.task.reading import BatchReader
 from keyfold_sink.task.report import StatusReporter, TaskGauges, TaskReport
-from keyfold_sink.task.timings import TaskTimings
+from keyfold_sink.task.time_limits import TaskTimings
 from keyfold_sink.topic_partition import TopicPartitionKey
 from keyfold_sink.validate.convert.api import Checks
 from keyfold_sink.validate.dead_letter_topic import OpenProducer

@@ -18,7 +18,7 @@ from keyfold.store.s3_errors import translate
 from keyfold.store.wrappers.faults import Call, FaultyStore
 from keyfold_compactor.report.report import PartitionOutcome
 from keyfold_sink.status import RunState
-from keyfold_sink.task.timings import TaskTimings
+from keyfold_sink.task.time_limits import TaskTimings
 from keyfold_sink.write.credential_renewal import RenewingStore
 from tests.support.cleaning import EAGER, clean, last_per_key, memory_log, read_all, record
 from tests.support.replica_rounds import Worlds

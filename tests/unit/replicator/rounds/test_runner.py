@@ -19,8 +19,8 @@ from keyfold.store.wrappers.faults import Call, Fault, FaultKind
 from keyfold_replicator.copy.schemas import SchemaCopier
 from keyfold_replicator.registry.replica_pair import DesiredReplication
 from keyfold_replicator.rounds.holds import SourceHold
+from keyfold_replicator.rounds.partition_rounds import PartitionWorker
 from keyfold_replicator.rounds.runner import Runner, RunnerTimings
-from keyfold_replicator.rounds.worker import PartitionWorker
 from keyfold_replicator.state.retry import RoundBackoff
 from keyfold_replicator.state.states import SyncState
 from keyfold_replicator.state.totals import Tally

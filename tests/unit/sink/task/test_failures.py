@@ -33,7 +33,7 @@ from keyfold_sink.kafka.source import SourceFacts, SourceForbidden, TopicForbidd
 from keyfold_sink.status import RunState
 from keyfold_sink.task.commands import TaskCommand
 from keyfold_sink.task.sink_task import ClientBroke, ClientFailed, PartitionsFailed
-from keyfold_sink.task.timings import TaskTimings
+from keyfold_sink.task.time_limits import TaskTimings
 from tests.support.fake_group import FakeSource, Key
 from tests.support.proof import read_segments
 from tests.support.sink_rig import T0, T1, MakeRig, Rig, rigs

@@ -20,7 +20,7 @@ from keyfold_sink.group import group
 from keyfold_sink.group.client_errors import ClientErrors
 from keyfold_sink.status import UNKNOWN, PartitionStatus, RunState, TaskStatus, dump, load_task, standstill
 from keyfold_sink.task.report import StatusReporter
-from keyfold_sink.task.timings import TaskTimings
+from keyfold_sink.task.time_limits import TaskTimings
 from keyfold_sink.write.partition_health import PartitionHealth
 from tests.support.clocks import BOTH_WAYS, SkewedClock
 from tests.support.sink_rig import T0, T1, MakeRig, rigs

@@ -18,7 +18,7 @@ from keyfold.store.probe import probe
 from keyfold.store.s3 import S3Location
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.status import RunState
-from keyfold_sink.task.timings import TaskTimings
+from keyfold_sink.task.time_limits import TaskTimings
 from keyfold_sink.write.credential_renewal import RENEW_EVERY_S, AccessRefused, RenewingStore, is_refusal, location_now
 from tests.support.sink_rig import T0, T1, MakeRig, rigs
 
