@@ -1,4 +1,4 @@
-"""Sizes, times and names as people read them, the same in the output of every command."""
+"""Counts, sizes, times and names as people read them, the same in the output of every command."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ def size_text(n_bytes: float) -> str:
             return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
         n_bytes /= 1024
     return f"{n_bytes:.1f} TiB"
+
+
+def count_text(count: int, noun: str, plural: str = "") -> str:
+    """Format a number of things, such as `1 record` or `1,234 records`; `plural` is the noun's if it is not regular."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def time_text(timestamp_ms: int) -> str:

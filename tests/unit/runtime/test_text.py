@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keyfold.runtime.text import duration_text, names_text, size_text, time_text
+from keyfold.runtime.text import count_text, duration_text, names_text, size_text, time_text
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,14 @@ from keyfold.runtime.text import duration_text, names_text, size_text, time_text
 )
 def test_a_size_has_the_largest_unit_that_it_reaches(n_bytes: float, expected: str) -> None:
     assert size_text(n_bytes) == expected
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"), [(0, "0 copies"), (1, "1 copy"), (2, "2 copies"), (1_234_567, "1,234,567 copies")]
+)
+def test_one_thing_is_singular(count: int, expected: str) -> None:
+    assert count_text(count, "copy", "copies") == expected
+    assert count_text(2, "record") == "2 records"
 
 
 @pytest.mark.parametrize(
