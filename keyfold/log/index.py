@@ -71,7 +71,7 @@ _GROUP_BYTES: Final = 64 * 1024 * 1024
 _GROUP_BYTES_MIN: Final = 1024 * 1024
 _ROW_BYTES: Final = 512
 
-_NO_ROWS: Final = ROWS.empty_table()
+_NO_ROWS: Final = pa.Table.from_batches([], ROWS)  # `empty_table` imports pandas, if that is installed
 _KEY: Final = ROWS.get_field_index("key")
 _LENGTH: Final = ROWS.get_field_index("length")
 
