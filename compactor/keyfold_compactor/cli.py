@@ -26,6 +26,7 @@ def compact() -> None:
     Examples:
         keyfold compact plan compact.json
         keyfold compact run compact.json --once
+        keyfold compact run compact.json --once --engine local
     """  # noqa: D301 - click wants the character
 
 
@@ -42,6 +43,11 @@ def _selection(command: Callable[..., object]) -> Callable[..., object]:
 @compact.command(epilog="Example: keyfold compact run compact.json --once")
 @_selection
 @click.option("--once", is_flag=True, help="Exit after one run, with code 1 if a partition failed; for a CronJob.")
+@click.option(
+    "--engine",
+    type=click.Choice(["spark", "local"]),
+    help="Clean on Spark, or in this process without Java. Takes precedence over compactor.engine in CONFIG.",
+)
 @click.option("--master", help="Master of Spark. Takes precedence over spark.master in CONFIG.")
 @click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Setting of Spark. Takes precedence over CONFIG.")
 @click.option("--collect-orphans", is_flag=True, help="Search every partition for orphans, not only cleaned ones.")
@@ -51,6 +57,7 @@ def run(
     config: str,
     topic: str | None,
     partition: int | None,
+    engine: str | None,
     master: str | None,
     conf: tuple[str, ...],
     *,
@@ -64,22 +71,21 @@ def run(
     from keyfold.runtime.health import Liveness
     from keyfold.runtime.signals import stop_or_end_on_signals
     from keyfold.store.wrappers.observation import ObservedStore
+    from keyfold_compactor.engine import engine_values, open_engine
     from keyfold_compactor.job import Job, RunSelection
     from keyfold_compactor.options import CompactOptions
     from keyfold_compactor.report.liveness import LivenessObserver, LivenessProgress, quiet_max_s, with_liveness
     from keyfold_compactor.report.metrics_export import measuring
     from keyfold_compactor.report.show import print_report, progress
-    from keyfold_compactor.spark.keeper import SparkKeeper
-    from keyfold_compactor.spark.versions import check_pyspark, found_pyspark
 
-    options = CompactOptions.parse({**_read(config), **_spark_values(master, conf)})
-    check_pyspark(found_pyspark())
+    options = CompactOptions.parse({**_read(config), **engine_values(engine, _spark_values(master, conf))})
     configure(json=as_json, level=options.log_level)
+    opened = open_engine(options, world.clock)
     stop = stop_or_end_on_signals()
     liveness = Liveness(world.clock, quiet_max_s(options), stop.is_set)
     with (
         measuring(options, world.clock, is_once=once, checked=liveness) as observer,
-        SparkKeeper(options) as keeper,
+        opened as executors,
         _replicas(world, options, topic, partition, observer) as replicate,
         progress(world.clock, as_json=as_json) as shown,
     ):
@@ -87,11 +93,11 @@ def run(
             options,
             RunSelection(topic, partition, force, collect_orphans),
             ObservedStore(options.location().open(), liveness),
-            keeper,
+            executors,
             clock=world.clock,
             random=Random(world.random.getrandbits(64)),
             progress=LivenessProgress(shown, liveness),
-            check_executor=keeper.check_alive,
+            check_executor=executors.check_alive,
             observer=LivenessObserver(observer, liveness),
             replicate=with_liveness(replicate, liveness),
         )

@@ -25,6 +25,13 @@ MIB = 1024 * 1024
 class CompactOptions(ProcessOptions):
     """The configuration file of `keyfold compact`."""
 
+    engine: Literal["spark", "local"] = option(
+        "compactor.engine",
+        "spark",
+        doc="Where the work of a pass runs: `spark`, or `local`, which is this process. `local` needs neither Java nor "
+        "pyspark and starts at once; for small logs. The option `--engine` takes precedence.",
+        importance="high",
+    )
     name: str = option("name", "keyfold-compactor", doc="Name of this compactor, which is written into its leases.")
     topics: Names = option(
         "topics",

@@ -1,4 +1,4 @@
-"""How `keyfold compact run` ends when a terminal or a supervisor signals its whole process group, with Spark up."""
+"""How `keyfold compact run` ends when a terminal or a supervisor signals its whole process group, on both engines."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ COMMAND = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); from key
 config_of = partial(
     compact_command.config, min_cleanable_dirty_ratio="0", spark_master="local[1]", log_cleaner_backoff_ms="600000"
 )
+on_both_engines = pytest.mark.parametrize("engine", ["spark", "local"])
 
 
 @pytest.fixture
@@ -122,13 +123,14 @@ def in_terminal(*arguments: str) -> Iterator[Terminal]:
         os.close(master)
 
 
-def in_a_pass(terminal: Terminal, store: S3Store) -> dict[int, str]:
-    """Wait until Spark's tasks are at work; all processes below the command."""
+def in_a_pass(terminal: Terminal, store: S3Store, engine: str) -> dict[int, str]:
+    """Wait until a pass has begun, and Spark's tasks are at work; all processes below the command."""
 
     def is_at_work() -> bool:
         assert terminal.process.poll() is None, terminal.said
         words = below(terminal.process.pid).values()
-        return load(store, PLACE).compactor.lease_until_ms > 0 and sum("pyspark.daemon" in each for each in words) > 1
+        has_tasks = engine == "local" or sum("pyspark.daemon" in each for each in words) > 1
+        return load(store, PLACE).compactor.lease_until_ms > 0 and has_tasks
 
     wait_for(is_at_work, "a task of a pass")
     return below(terminal.process.pid)
@@ -146,14 +148,15 @@ WAYS: list[tuple[str, Stop]] = [
 
 
 @pytest.mark.sharded
+@on_both_engines
 @pytest.mark.parametrize("stop", [way for _, way in WAYS], ids=[name for name, _ in WAYS])
 def test_one_signal_to_the_process_group_ends_a_run_after_the_current_pass(
-    location: S3Location, store: S3Store, tmp_path: Path, stop: Stop
+    location: S3Location, store: S3Store, tmp_path: Path, stop: Stop, engine: str
 ) -> None:
     appended = fill(store, 2000)
     path = config_of(tmp_path, location, log_cleaner_io_max_bytes_per_second="800000")
-    with in_terminal("compact", "run", path) as terminal:
-        found = in_a_pass(terminal, store)
+    with in_terminal("compact", "run", path, "--engine", engine) as terminal:
+        found = in_a_pass(terminal, store, engine)
         stop(terminal)
         assert terminal.process.wait(WAIT_TIMEOUT_S) == 0, terminal.said
         all_gone(found)
@@ -163,15 +166,16 @@ def test_one_signal_to_the_process_group_ends_a_run_after_the_current_pass(
 
 
 @pytest.mark.full
+@on_both_engines
 @pytest.mark.parametrize("stop", [way for _, way in WAYS], ids=[name for name, _ in WAYS])
 def test_one_signal_to_the_process_group_ends_a_loop_between_two_runs(
-    location: S3Location, store: S3Store, tmp_path: Path, stop: Stop
+    location: S3Location, store: S3Store, tmp_path: Path, stop: Stop, engine: str
 ) -> None:
     fill(store, 10)
-    with in_terminal("compact", "run", config_of(tmp_path, location)) as terminal:
+    with in_terminal("compact", "run", config_of(tmp_path, location), "--engine", engine) as terminal:
         wait_for(lambda: "1 cleaned" in terminal.said, "a run")
         found = below(terminal.process.pid)
-        assert any("org.apache.spark" in words for words in found.values())
+        assert any("org.apache.spark" in words for words in found.values()) == (engine == "spark")
         stop(terminal)
         assert terminal.process.wait(WAIT_TIMEOUT_S) == 0, terminal.said
         all_gone(found)
@@ -179,14 +183,15 @@ def test_one_signal_to_the_process_group_ends_a_loop_between_two_runs(
 
 
 @pytest.mark.sharded
+@on_both_engines
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_two_signals_or_a_kill_end_it_immediately_and_leave_no_process(
-    location: S3Location, store: S3Store, tmp_path: Path, number: signal.Signals
+    location: S3Location, store: S3Store, tmp_path: Path, number: signal.Signals, engine: str
 ) -> None:
     appended = fill(store, 2000)
     path = config_of(tmp_path, location, log_cleaner_io_max_bytes_per_second="10000")
-    with in_terminal("compact", "run", path) as terminal:
-        found = in_a_pass(terminal, store)
+    with in_terminal("compact", "run", path, "--engine", engine) as terminal:
+        found = in_a_pass(terminal, store, engine)
         if number == signal.SIGKILL:
             terminal.process.kill()
         while terminal.process.poll() is None and number != signal.SIGKILL:

@@ -1,6 +1,6 @@
 """A compactor that is killed again and again while a sink appends and a reader reads.
 
-The last runs are made in this process: with the Spark that it has, or with one of their own.
+The last runs are made in this process: on the local engine, with the Spark that it has, or with one of their own.
 """
 
 from __future__ import annotations
@@ -84,11 +84,11 @@ def start_compactor(config: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen([*COMMAND, str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def storm(location: S3Location, folder: Path, *, kills: int, seed: int) -> None:
+def storm(location: S3Location, folder: Path, *, kills: int, seed: int, engine: str = "spark") -> None:
     """`kills` compactors die by SIGKILL; then one finishes, and the log holds exactly what it must."""
     random = Random(seed)
     config = folder / "compact.json"
-    config.write_text(json.dumps(settings(location)))
+    config.write_text(json.dumps({**settings(location), "compactor.engine": engine}))
     writer = Writer(location, seed)
     writer.start()
     try:

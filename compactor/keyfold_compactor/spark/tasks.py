@@ -12,12 +12,11 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from random import SystemRandom
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol
 
 from keyfold.runtime.clock import SystemClock
 from keyfold.runtime.retry import Backoff, RetryPolicy
@@ -27,16 +26,14 @@ from keyfold.store.pacing import Pacer
 from keyfold_compactor.decide.plan import SegmentStats
 from keyfold_compactor.decide.work import LogJob, MapAnswer, MaskKey, Traffic, UnitAnswer, UnitJob
 from keyfold_compactor.execute.local import run_log, run_unit
-
-Answer = TypeVar("Answer", MapAnswer, UnitAnswer)
-T = TypeVar("T")
-R = TypeVar("R")
-
-# A log with a smaller index, or a unit with less to read, waits for the bucket rather than for a processor.
-SMALL_INDEX_BYTES: Final = 1024 * 1024
-SMALL_UNIT_BYTES: Final = 4 * 1024 * 1024
-MAPS_IN_PARALLEL: Final = 4  # each reads with threads of its own
-UNITS_IN_PARALLEL: Final = 8
+from keyfold_compactor.execute.parallel import (
+    MAPS_IN_PARALLEL,
+    UNITS_IN_PARALLEL,
+    ThrottleWaits,
+    is_small_log,
+    is_small_unit,
+    some_in_parallel,
+)
 
 
 class StoreSource(Protocol):
@@ -151,11 +148,11 @@ def map_task(environment: TaskEnvironment, done: Counter, portions: Iterable[lis
     jobs = [job for portion in portions for job in portion]
     thread_count = UNITS_IN_PARALLEL if any(job.single_stage for job in jobs) else MAPS_IN_PARALLEL
     with environment.open() as (store, pacer):
-        waits = _Waits(pacer)
+        waits = ThrottleWaits(pacer)
         work = partial(_mapped, store, environment)
-        for answer, masks in some_in_parallel(work, jobs, _is_small_log, thread_count):
+        for answer, masks in some_in_parallel(work, jobs, is_small_log, thread_count):
             done.add(1)
-            yield _waited(answer, waits.since_last_s())
+            yield waits.added_to(answer)
             for key, bits in masks.items():
                 yield Mask(key, bits)
 
@@ -175,39 +172,11 @@ def unit_task(
     if not units:
         return
     with environment.open() as (store, pacer):
-        waits = _Waits(pacer)
+        waits = ThrottleWaits(pacer)
         work = partial(_done_unit, masks, store, environment)
-        for answer in some_in_parallel(work, units, _is_small_unit, UNITS_IN_PARALLEL):
+        for answer in some_in_parallel(work, units, is_small_unit, UNITS_IN_PARALLEL):
             done.add(1)
-            yield _waited(answer, waits.since_last_s())
-
-
-def some_in_parallel(
-    work: Callable[[T], R], items: Sequence[T], is_small: Callable[[T], bool], thread_count: int
-) -> Iterator[R]:
-    """Yield the results of the large items, one after another, and then of the small ones, several at a time.
-
-    A small item mostly waits for the bucket, so a task with thousands of them would be idle most of the time. An error
-    of the work ends everything.
-    """
-    yield from (work(item) for item in items if not is_small(item))
-    small = [item for item in items if is_small(item)]
-    if len(small) < 2:
-        yield from map(work, small)
-        return
-    pool = ThreadPoolExecutor(min(thread_count, len(small)), "keyfold-task")
-    try:
-        yield from pool.map(work, small)
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _is_small_log(job: LogJob) -> bool:
-    return job.index_bytes < SMALL_INDEX_BYTES and (job.single_stage is None or job.size_bytes < SMALL_UNIT_BYTES)
-
-
-def _is_small_unit(unit: UnitJob) -> bool:
-    return unit.source_bytes < SMALL_UNIT_BYTES
+            yield waits.added_to(answer)
 
 
 def _mapped(store: ObjectStore, environment: TaskEnvironment, job: LogJob) -> tuple[MapAnswer, dict[MaskKey, bytes]]:
@@ -218,21 +187,3 @@ def _done_unit(
     masks: dict[MaskKey, bytes], store: ObjectStore, environment: TaskEnvironment, unit: UnitJob
 ) -> UnitAnswer:
     return run_unit(unit, masks, store, environment.retry_policy())
-
-
-class _Waits:
-    """Distribute a task's throttle wait over its answers. In parallel work only the sum is known."""
-
-    def __init__(self, pacer: BudgetPacer | None) -> None:
-        self._pacer = pacer
-        self._told_s = 0.0
-
-    def since_last_s(self) -> float:
-        wait_s = self._pacer.wait_s if self._pacer else 0.0
-        told_s, self._told_s = self._told_s, wait_s
-        return wait_s - told_s
-
-
-def _waited(answer: Answer, wait_s: float) -> Answer:
-    """Return the answer with the time that its task waited for the throttle."""
-    return replace(answer, traffic=replace(answer.traffic, wait_s=wait_s))

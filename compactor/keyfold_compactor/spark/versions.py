@@ -43,7 +43,10 @@ def found_pyspark() -> str | None:
 def check_pyspark(found: str | None) -> None:
     """Raise `ConfigError` for a pyspark outside the range."""
     if found is None:
-        hint = "install keyfold[spark], or run this with the Python that spark-submit uses"
+        hint = (
+            "install keyfold[spark], or run this with the Python that spark-submit uses; "
+            "small logs can be cleaned without Spark: --engine local"
+        )
         raise ConfigError("pyspark", f"is not installed; Spark {supported()} is needed", hint=hint)
     if not OLDEST <= minor_of(found) <= NEWEST:
         raise ConfigError(

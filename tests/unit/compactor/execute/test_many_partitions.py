@@ -19,9 +19,9 @@ from keyfold_compactor.decide.plan import distribute
 from keyfold_compactor.decide.work import LogJob, MapAnswer, UnitAnswer, UnitJob
 from keyfold_compactor.execute.executor import Done
 from keyfold_compactor.execute.local import LocalExecutor
+from keyfold_compactor.execute.parallel import some_in_parallel
 from keyfold_compactor.execute.run import Run, RunSettings
 from keyfold_compactor.report.report import PartitionOutcome, RunReport
-from keyfold_compactor.spark.tasks import some_in_parallel
 from tests.support.cleaning import EAGER, SMALL, Sink, last_per_key, load, read_all, record, retry_policy
 
 HUGE = Place("topics", "users", 0)
@@ -54,7 +54,7 @@ class Watched(LocalExecutor):
     clean_before: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        super().__init__(self.store, retry_policy(SystemClock(), Random(1)))
+        super().__init__(self.store, retry_policy(SystemClock(), Random(1)), slots=self.slots)
 
     def map_logs(self, jobs: Iterable[LogJob], done: Done = lambda _: None) -> list[MapAnswer]:
         jobs = list(jobs)
