@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from keyfold.cli.context import CliContext
-from keyfold.runtime.terminal import echo, echo_json
+from keyfold.runtime.terminal import echo_json
 
 if TYPE_CHECKING:
     from keyfold.replicas.after_run import Replicate
@@ -33,10 +33,17 @@ def compact() -> None:
 def _selection(command: Callable[..., object]) -> Callable[..., object]:
     command = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)
     command = click.option("--force", is_flag=True, help="Clean at any dirty ratio.")(command)
-    command = click.option("--partition", type=click.IntRange(min=0), help="Only this partition of each topic.")(
-        command
-    )
-    command = click.option("--topic", help="Only this one of the configured topics.")(command)
+    command = click.option(
+        "-p",
+        "--partition",
+        "partitions",
+        multiple=True,
+        type=click.IntRange(min=0),
+        help="Only this partition of each topic. May be repeated.",
+    )(command)
+    command = click.option(
+        "-t", "--topic", "topics", multiple=True, help="Only this one of the configured topics. May be repeated."
+    )(command)
     return click.argument("config", type=click.Path(exists=True, dir_okay=False))(command)
 
 
@@ -51,12 +58,13 @@ def _selection(command: Callable[..., object]) -> Callable[..., object]:
 @click.option("--master", help="Master of Spark. Takes precedence over spark.master in CONFIG.")
 @click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Setting of Spark. Takes precedence over CONFIG.")
 @click.option("--collect-orphans", is_flag=True, help="Search every partition for orphans, not only cleaned ones.")
+@click.option("-v", "--verbose", "is_verbose", is_flag=True, help="Report every partition, not only every topic.")
 @click.pass_obj
 def run(
     world: CliContext,
     config: str,
-    topic: str | None,
-    partition: int | None,
+    topics: tuple[str, ...],
+    partitions: tuple[int, ...],
     engine: str | None,
     master: str | None,
     conf: tuple[str, ...],
@@ -65,59 +73,74 @@ def run(
     as_json: bool,
     once: bool,
     collect_orphans: bool,
+    is_verbose: bool,
 ) -> None:
-    """Clean the logs that are due, once or in a loop with log.cleaner.backoff.ms between runs."""
+    """Clean the logs that are due, once or in a loop with log.cleaner.backoff.ms between runs.
+
+    Ctrl-C ends the command after the current step, and a second Ctrl-C at once.
+    """
     from keyfold.runtime.event_log import configure
     from keyfold.runtime.health import Liveness
     from keyfold.runtime.signals import stop_or_end_on_signals
     from keyfold.store.wrappers.observation import ObservedStore
-    from keyfold_compactor.engine import engine_values, open_engine
+    from keyfold_compactor.engine import check_engine, engine_values, open_engine
     from keyfold_compactor.job import Job, RunSelection
     from keyfold_compactor.options import CompactOptions
+    from keyfold_compactor.report.display import WAITING, announcing_stop, run_display
     from keyfold_compactor.report.liveness import LivenessObserver, LivenessProgress, quiet_max_s, with_liveness
     from keyfold_compactor.report.metrics_export import measuring
-    from keyfold_compactor.report.show import print_report, progress
+    from keyfold_compactor.report.report import RunReport
+    from keyfold_compactor.report.show import print_report
 
     options = CompactOptions.parse({**_read(config), **engine_values(engine, _spark_values(master, conf))})
-    configure(json=as_json, level=options.log_level)
-    opened = open_engine(options, world.clock)
-    stop = stop_or_end_on_signals()
-    liveness = Liveness(world.clock, quiet_max_s(options), stop.is_set)
-    with (
-        measuring(options, world.clock, is_once=once, checked=liveness) as observer,
-        opened as executors,
-        _replicas(world, options, topic, partition, observer) as replicate,
-        progress(world.clock, as_json=as_json) as shown,
-    ):
-        job = Job(
-            options,
-            RunSelection(topic, partition, force, collect_orphans),
-            ObservedStore(options.location().open(), liveness),
-            executors,
-            clock=world.clock,
-            random=Random(world.random.getrandbits(64)),
-            progress=LivenessProgress(shown, liveness),
-            check_executor=executors.check_alive,
-            observer=LivenessObserver(observer, liveness),
-            replicate=with_liveness(replicate, liveness),
-        )
-        if once:
-            job.prove_store()
-            report = job.once(stop.is_set)
-            print_report(report, as_json=as_json)
-            code = report.exit_code
-        else:
-            job.prove_store_until(stop)
-            job.loop(stop, lambda report: print_report(report, as_json=as_json, is_quiet_silent=True))
-            code = 0
+    check_engine(options)
+    with run_display(world.clock, as_json=as_json) as display:
+        configure(json=as_json, level=options.log_level)
+        stop = stop_or_end_on_signals(display.end_at_once)
+        liveness = Liveness(world.clock, quiet_max_s(options), stop.is_set)
+        progress = LivenessProgress(display, liveness)
+
+        def publish(report: RunReport) -> None:
+            display.clear()
+            print_report(report, as_json=as_json, is_verbose=is_verbose, is_quiet_silent=not once)
+            if not once:
+                display.begin_stage(WAITING, 0)
+
+        with (
+            announcing_stop(stop, display),
+            measuring(options, world.clock, is_once=once, checked=liveness) as observer,
+            open_engine(options, world.clock, progress=progress, say=display.say) as executors,
+            _replicas(world, options, topics, partitions, observer) as replicate,
+        ):
+            job = Job(
+                options,
+                RunSelection(topics, partitions, force, collect_orphans),
+                ObservedStore(options.location().open(), liveness),
+                executors,
+                clock=world.clock,
+                random=Random(world.random.getrandbits(64)),
+                progress=progress,
+                check_executor=executors.check_alive,
+                observer=LivenessObserver(display.observed(observer), liveness),
+                replicate=with_liveness(replicate, liveness),
+            )
+            if once:
+                job.prove_store()
+                report = job.once(stop.is_set)
+                publish(report)
+                code = report.exit_code
+            else:
+                job.prove_store_until(stop)
+                job.loop(stop, publish)
+                code = 0
     raise click.exceptions.Exit(code)
 
 
-@compact.command(epilog="Example: keyfold compact plan compact.json")
+@compact.command(epilog="Example: keyfold compact plan compact.json --topic users")
 @_selection
 @click.pass_obj
 def plan(
-    world: CliContext, config: str, topic: str | None, partition: int | None, *, force: bool, as_json: bool
+    world: CliContext, config: str, topics: tuple[str, ...], partitions: tuple[int, ...], *, force: bool, as_json: bool
 ) -> None:
     """Show what the next run would clean, why or why not, and at what cost.
 
@@ -126,7 +149,7 @@ def plan(
     from keyfold.runtime.event_log import configure
     from keyfold_compactor.job import Job, RunSelection
     from keyfold_compactor.options import CompactOptions
-    from keyfold_compactor.report.show import plan_document, plan_lines
+    from keyfold_compactor.report.show import plan_document, plan_lines, print_lines
 
     def no_executor() -> NoReturn:
         raise AssertionError("a plan must not run a Spark job")
@@ -135,7 +158,7 @@ def plan(
     configure(json=as_json, level=options.log_level)
     job = Job(
         options,
-        RunSelection(topic, partition, force),
+        RunSelection(topics, partitions, force),
         options.location().open(),
         no_executor,
         clock=world.clock,
@@ -146,16 +169,22 @@ def plan(
     if as_json:
         echo_json(plan_document(reviews, costs, rate), indent=2)
     else:
-        for line in plan_lines(reviews, costs, rate):
-            echo(line)
+        print_lines(plan_lines(reviews, costs, rate))
     raise click.exceptions.Exit(1 if any(review.error for review in reviews) else 0)
 
 
 @contextlib.contextmanager
 def _replicas(
-    world: CliContext, options: CompactOptions, topic: str | None, partition: int | None, observer: RunObserver
+    world: CliContext,
+    options: CompactOptions,
+    topics: Sequence[str],
+    partitions: Sequence[int],
+    observer: RunObserver,
 ) -> Iterator[Replicate]:
-    """Return the function that replicates after a run; it does nothing if `replicas.run` is not set."""
+    """Return the function that replicates after a run; it does nothing if `replicas.run` is not set.
+
+    A round can be limited to one topic and one partition. With several of them it covers all.
+    """
     if not options.replicas_run:
         yield lambda _: ()
         return
@@ -164,8 +193,8 @@ def _replicas(
 
     with replicating(
         options,
-        topic,
-        partition,
+        topics[0] if len(topics) == 1 else None,
+        partitions[0] if len(partitions) == 1 else None,
         clock=world.clock,
         random=Random(world.random.getrandbits(64)),
         metrics=metrics_registry(observer),

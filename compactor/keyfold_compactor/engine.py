@@ -8,6 +8,7 @@ processors of this process, so it is for small logs.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from random import SystemRandom
 from types import TracebackType
 from typing import Final, Protocol, Self
@@ -22,6 +23,7 @@ from keyfold.runtime.throttle import BudgetPacer, TokenBucket
 from keyfold_compactor.execute.executor import Executor
 from keyfold_compactor.execute.local import LocalExecutor
 from keyfold_compactor.options import CompactOptions
+from keyfold_compactor.report.progress import RunProgress
 
 log = structlog.get_logger(__name__)
 
@@ -81,17 +83,23 @@ class LocalEngine:
         """Do nothing: there is no other process that could have died."""
 
 
-def open_engine(options: CompactOptions, clock: Clock) -> Engine:
-    """Return the engine that the configuration names. Raise `ConfigError` if Spark is missing or too old."""
+def check_engine(options: CompactOptions) -> None:
+    """Raise `ConfigError` if the configuration names Spark, and pyspark is missing or of an unsupported version."""
+    if options.engine == "spark":
+        from keyfold_compactor.spark.versions import check_pyspark, found_pyspark
+
+        check_pyspark(found_pyspark())
+
+
+def open_engine(options: CompactOptions, clock: Clock, *, progress: RunProgress, say: Callable[[str], None]) -> Engine:
+    """Return the engine that the configuration names. `progress` and `say` hear of Spark's start."""
     if options.engine == "local":
         if options.spark:
             log.info("the local engine does not use settings of Spark", settings=sorted(options.spark))
         return LocalEngine(options, clock)
     from keyfold_compactor.spark.keeper import SparkKeeper
-    from keyfold_compactor.spark.versions import check_pyspark, found_pyspark
 
-    check_pyspark(found_pyspark())
-    return SparkKeeper(options)
+    return SparkKeeper(options, progress=progress, say=say)
 
 
 def engine_values(engine: str | None, spark_values: dict[str, str]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
@@ -50,10 +50,10 @@ EXECUTOR_FAILURES_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class RunSelection:
-    """What the command line limits a run to."""
+    """What the command line limits a run to; without topics or without partitions: all of the configured ones."""
 
-    topic: str | None = None
-    partition: int | None = None
+    topics: Sequence[str] = ()
+    partitions: Collection[int] = ()
     force: bool = False
     collect_orphans: bool = False
 
@@ -129,12 +129,13 @@ class Job:
         """Return the partitions that this job covers. Raise `ConfigError` for a topic outside the configuration."""
         wanted = self._selection
         directory = self._options.topics_dir
-        if wanted.topic is not None and not self._options.wants(wanted.topic):
-            hint = "--topic selects among the topics of the configuration; add the topic there"
-            raise ConfigError("topics", f"does not include topic `{wanted.topic}` of --topic", hint=hint)
+        for topic in wanted.topics:
+            if not self._options.wants(topic):
+                hint = "--topic selects among the topics of the configuration; add the topic there"
+                raise ConfigError("topics", f"does not include topic `{topic}` of --topic", hint=hint)
         repeat = RetryPolicy(self._clock, self._random).repeat
-        if wanted.topic is not None:
-            topics: Iterable[str] = (wanted.topic,)
+        if wanted.topics:
+            topics: Iterable[str] = dict.fromkeys(wanted.topics)
         else:
             listed = [*self._options.topics] or repeat(lambda: catalog.topics(self._store, directory))
             topics = filter(self._options.wants, listed)
@@ -142,13 +143,13 @@ class Job:
             Place(directory, topic, partition)
             for topic in topics
             for partition in repeat(partial(catalog.partitions, self._store, directory, topic))
-            if wanted.partition in {None, partition}
+            if not wanted.partitions or partition in wanted.partitions
         ]
-        if not found and (wanted.topic is not None or wanted.partition is not None):
-            what = f"topic `{wanted.topic}`" if wanted.topic is not None else "the configured topics"
-            what = what if wanted.partition is None else f"partition {wanted.partition} of {what}"
+        missing = _missing(wanted, found)
+        if missing:
             url = self._options.url
-            raise KeyfoldError(f"{what} not found under `{url}`", hint=f"`keyfold log list {url}` lists what is there")
+            hint = f"`keyfold log list {url}` lists what is there"
+            raise KeyfoldError(f"{missing} not found under `{url}`", hint=hint)
         return found
 
     def review(self) -> list[PartitionReview]:
@@ -281,6 +282,20 @@ class Job:
     def _settings_of(self, topic: str, manifest: Manifest) -> TopicSettings:
         settings = self._options.settings_of(topic, manifest.settings)
         return replace(settings, replicas=self._replica_holds.of(topic))
+
+
+def _missing(wanted: RunSelection, found: Sequence[Place]) -> str:
+    """Return the first selected topic or partition that has no log; empty if all have one."""
+    with_logs = {place.topic for place in found}
+    topic = next((topic for topic in wanted.topics if topic not in with_logs), "")
+    known = {place.partition for place in found}
+    partition = next((number for number in wanted.partitions if number not in known), None)
+    if not topic and partition is None:
+        return ""
+    if not topic and len(set(wanted.topics)) == 1:
+        topic = wanted.topics[0]
+    where = f"topic `{topic}`" if topic else "the selected topics" if wanted.topics else "the configured topics"
+    return where if partition is None else f"partition {partition} of {where}"
 
 
 def _executor_failures(before: int, report: RunReport) -> int:

@@ -12,6 +12,7 @@ hold a secret.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Mapping
 from io import StringIO
@@ -78,7 +79,7 @@ def _renderers(*, json: bool, stream: TextIO | None) -> list[Processor]:
             structlog.processors.ExceptionRenderer(without_locals),
             structlog.processors.JSONRenderer(default=str),
         ]
-    colors = (stream or sys.stderr).isatty()
+    colors = (stream or sys.stderr).isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     console = structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=_plain_traceback, pad_event_to=32)
     return [_make_harmless, console]
 

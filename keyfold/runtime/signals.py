@@ -34,16 +34,19 @@ def stop_on_signals(numbers: Iterable[int], again: Callable[[int], None]) -> thr
     return stop
 
 
-def stop_or_end_on_signals() -> threading.Event:
+def stop_or_end_on_signals(before_end: Callable[[], None] = lambda: None) -> threading.Event:
     """Return an event that SIGTERM and SIGINT set. The same signal again ends the process at once.
+
+    `before_end` is called in the handler before the process ends, so it must not take a lock.
 
     In another thread than the main one nothing sets the event: a notebook's runner ends its process by itself.
     """
     if threading.current_thread() is not threading.main_thread():
         return threading.Event()
-    return stop_on_signals((signal.SIGTERM, signal.SIGINT), _end_process)
 
+    def end_process(number: int) -> None:
+        before_end()
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
 
-def _end_process(number: int) -> None:
-    signal.signal(number, signal.SIG_DFL)
-    signal.raise_signal(number)
+    return stop_on_signals((signal.SIGTERM, signal.SIGINT), end_process)

@@ -22,7 +22,7 @@ class LogState:
     `overdue_ms` is by how much the oldest dirty segment exceeds `max.compaction.lag.ms`. `uncleaned_age_ms` is how long
     ago the oldest record above the first dirty offset was appended. Both are 0 if there is none, or if the log is not
     compacted (a replica, for example). `is_in_progress`: another compactor holds the lease. `is_held`: a replica holds
-    tombstones of the log beyond their delete horizon.
+    tombstones of the log beyond their delete horizon. `is_due`: a pass was due.
     """
 
     place: Place
@@ -33,6 +33,7 @@ class LogState:
     overdue_ms: int = 0
     uncleaned_age_ms: int = 0
     is_held: bool = False
+    is_due: bool = False
 
     @property
     def dirty_percent(self) -> float:
@@ -46,7 +47,7 @@ def log_state(place: Place, pinned: Pinned, decision: CleaningDecision, settings
     lease_until_ms = pinned.manifest.compactor.lease_until_ms
     is_in_progress = lease_until_ms > pinned.seen_ms
     if decision.replica_of or not settings.compact:
-        return LogState(place, is_compacted=False, is_in_progress=is_in_progress)
+        return LogState(place, is_compacted=False, is_in_progress=is_in_progress, is_due=decision.is_due)
     # Segments that retention may remove count as removed.
     left = [s for s in pinned.manifest.segments if s.base_offset >= decision.range.log_start]
     dirty = [s for s in left if s.next_offset > decision.range.first_dirty]
@@ -59,6 +60,7 @@ def log_state(place: Place, pinned: Pinned, decision: CleaningDecision, settings
         overdue_ms=decision.overdue_ms,
         uncleaned_age_ms=max(0, pinned.seen_ms - born_ms),
         is_held=decision.held is not None,
+        is_due=decision.is_due,
     )
 
 

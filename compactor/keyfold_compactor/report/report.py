@@ -1,8 +1,7 @@
-"""The report of a run, partition by partition: first the values, then text and one JSON document."""
+"""The report of a run, partition by partition, as values and as one JSON document. `report_text` has it as text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Protocol, cast
@@ -12,7 +11,6 @@ from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold.replicas.after_run import ReplicaRound
 from keyfold.runtime.json_types import JsonObject
-from keyfold.runtime.text import size_text
 from keyfold_compactor.decide.work import Traffic
 from keyfold_compactor.report.log_state import LogState
 
@@ -291,69 +289,3 @@ class NoRunObserver:
 
     def run_failed(self) -> None:
         """See `RunObserver.run_failed`."""
-
-
-def text_lines(report: RunReport) -> Iterable[str]:
-    """Yield the report as text for a terminal or a log file, without colours."""
-    parts = report.partitions
-    for part in parts:
-        yield from _partition_lines(part)
-    total = cast("dict[str, float]", report.document()["totals"])
-    looked_at = len(parts) + report.quiet_partitions
-    cleaned = sum(p.outcome is PartitionOutcome.CLEANED for p in parts)
-    yield (
-        f"{looked_at} partitions looked at, {cleaned} cleaned, {len(report.failed)} failed; "
-        f"{total['records_removed']} records removed, {total['records_expired']} expired, "
-        f"{total['records_kept']} kept, "
-        f"{size_text(total['bytes_freed'])} freed, "
-        f"{size_text(total['bytes_read'])} read, {size_text(total['bytes_written'])} written, "
-        f"{total['objects_deleted']} objects and {total['orphans_deleted']} orphans deleted, "
-        f"{report.seconds:.1f} s ({total['throttle_wait_s']:.1f} s of waits for the byte rate)"
-    )
-    for replica in report.replicas:
-        yield from replica.lines
-
-
-def _held_text(part: PartitionReport) -> str:
-    return f", {part.held_tombstones} of them held for replicas" if part.held_tombstones else ""
-
-
-def _partition_lines(part: PartitionReport) -> Sequence[str]:
-    lines: list[str] = []
-    expired = part.expired
-    if expired.segments:
-        lines.append(
-            f"{part.place}: retention removed {expired.segments} segments, {expired.records} records, "
-            f"{size_text(expired.bytes)}; the log starts at {part.after.log_start_offset}"
-        )
-    if expired.error:
-        lines.append(f"{part.place}: retention failed: {expired.error}")
-    if part.outcome is PartitionOutcome.CLEANED:
-        lines.append(
-            f"{part.place}: {part.before.records} -> {part.after.records} records "
-            f"({part.superseded} superseded, {part.purged_tombstones} tombstones purged, "
-            f"{part.marked_tombstones} marked, {part.after.tombstones} kept{_held_text(part)}), "
-            f"{part.before.segments} -> {part.after.segments} segments, "
-            f"{size_text(part.before.bytes)} -> {size_text(part.after.bytes)}"
-        )
-        if part.parts > 1:
-            lines.append(f"{part.place}: {part.parts_committed} of {part.parts} parts committed; {part.why or 'done'}")
-        if part.segments_left:
-            lines.append(
-                f"{part.place}: {part.segments_left} segments not rewritten, garbage below segment.min.garbage.ratio"
-            )
-    elif part.why:
-        lines.append(f"{part.place}: {part.outcome.value}: {part.why}")
-        if part.parts_committed:
-            lines.append(
-                f"{part.place}: {part.parts_committed} of {part.parts} parts were committed before that and remain "
-                f"in effect: {part.removed} records removed"
-            )
-    if part.garbage.object_count:
-        lines.append(
-            f"{part.place}: deleted {len(part.garbage.replaced)} replaced objects, "
-            f"{len(part.garbage.orphans) + len(part.garbage.uploads)} orphans"
-        )
-    if part.gc_error:
-        lines.append(f"{part.place}: deletion failed: {part.gc_error}")
-    return lines

@@ -1,75 +1,73 @@
-"""What the command line prints: progress during a run, the report at its end, and a plan."""
+"""What the command line prints: the report at the end of a run, and a plan.
+
+Lines for a terminal are wrapped between words at its width. Lines for a pipe or a file are left whole.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
+import structlog
 
 from keyfold.log.names import Place
-from keyfold.runtime.clock import Clock
 from keyfold.runtime.json_types import JsonObject
-from keyfold.runtime.terminal import echo, echo_json
+from keyfold.runtime.terminal import echo, echo_json, escaped
 from keyfold.runtime.text import size_text
 from keyfold_compactor.decide.horizon import HeldTombstones, plain_names
 from keyfold_compactor.decide.policy import MaintenanceTask, PartitionReview
 from keyfold_compactor.decide.retention import Expiry
 from keyfold_compactor.report import metrics
 from keyfold_compactor.report.cost import Cost, total
-from keyfold_compactor.report.progress import LoggedProgress, RunProgress
-from keyfold_compactor.report.report import RunReport, text_lines
+from keyfold_compactor.report.report import RunReport
+from keyfold_compactor.report.report_text import NO_LOG, error_lines, text_lines
 
 Costs = Mapping[Place, Cost]
 """The cost of cleaning, for each partition that has something to clean."""
 
 
-class TerminalProgress:
-    """A progress bar for the current stage."""
-
-    def __init__(self, bar: Bar) -> None:
-        self._bar = bar
-        self._task = bar.add_task("starting", total=None)
-
-    def begin_stage(self, stage: str, total: int) -> None:
-        """See `RunProgress.begin_stage`."""
-        self._bar.reset(self._task, total=total, description=stage)
-
-    def advance(self, count: int = 1) -> None:
-        """See `RunProgress.advance`."""
-        self._bar.advance(self._task, count)
+log = structlog.get_logger(__name__)
 
 
-@contextlib.contextmanager
-def progress(clock: Clock, *, as_json: bool) -> Iterator[RunProgress]:
-    """Show a bar on standard error if that is a terminal, else log an event now and then."""
-    if as_json or not sys.stderr.isatty():
-        yield LoggedProgress(clock)
-        return
-    columns = (TextColumn("{task.description:18}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        yield TerminalProgress(bar)
+def print_report(report: RunReport, *, as_json: bool, is_verbose: bool = False, is_quiet_silent: bool = False) -> None:
+    """Print the report to standard output, and a text report's errors to standard error before that.
 
-
-def print_report(report: RunReport, *, as_json: bool, is_quiet_silent: bool = False) -> None:
-    """Print the report to standard output. `is_quiet_silent` omits the report of a run that did nothing (in a loop).
-
-    JSON is one line unless standard output is a terminal. spark-submit also copies Python's standard error to standard
+    `is_quiet_silent` omits the report of a run that did nothing (in a loop). JSON is one line unless standard output is
+    a terminal; its errors are also events of the log. spark-submit also copies Python's standard error to standard
     output; the last line is still the report.
     """
     if is_quiet_silent and report.is_quiet:
         return
     if as_json:
+        for part in report.failed:
+            why = part.why or part.expired.error or part.gc_error
+            log.error("partition failed", topic=part.place.topic, partition=part.place.partition, error=why)
         is_for_people = sys.stdout.isatty() and not is_quiet_silent
         echo_json(report_document(report), indent=2 if is_for_people else None)
         return
-    for line in (*text_lines(report), *metrics.text_lines(report)):
-        echo(line)
+    print_lines(error_lines(report), err=True)
+    print_lines(text_lines(report, is_verbose=is_verbose))
+
+
+def print_lines(lines: Iterable[str], *, err: bool = False) -> None:
+    """Print lines, wrapped if this is a terminal."""
+    is_terminal = (sys.stderr if err else sys.stdout).isatty()
+    columns = shutil.get_terminal_size().columns if is_terminal else 0
+    for line in lines:
+        for piece in _wrapped(escaped(line), columns) if is_terminal else (line,):
+            echo(piece, err=err)
+
+
+def _wrapped(line: str, columns: int) -> Sequence[str]:
+    """Cut a line between words. Its later pieces are indented, and a longer word stays whole."""
+    indent = " " * (len(line) - len(line.lstrip(" ")) + 4)
+    return textwrap.wrap(
+        line, max(columns, 20), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def report_document(report: RunReport) -> JsonObject:
@@ -124,7 +122,7 @@ def plan_lines(
         if review.decision is not None and review.decision.expiry.is_asked:
             yield f"{name}: retention: {_retention_text(review.decision.expiry)}"
     if not reviews:
-        yield "no log found for the configured topics; `keyfold log list <url>` lists what is there"
+        yield NO_LOG
         return
     due, whole = _in_all(reviews, costs)
     yield f"{len(reviews)} partitions looked at, {due} to clean" + (f": {_cost_text(whole, rate)}" if due else "")

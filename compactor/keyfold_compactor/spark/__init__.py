@@ -1,6 +1,7 @@
 """Execution on Spark.
 
 keeper, session           start Spark, check it, replace it
+jvm_output                what Spark's JVM prints, without the noise of its start
 versions                  supported versions of Spark
 executor                  stages in the driver
 tasks, large_map_tasks    the code that runs in tasks

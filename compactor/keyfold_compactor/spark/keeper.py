@@ -9,6 +9,7 @@ and no commit is half done, because the driver commits only finished segments.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -17,6 +18,8 @@ import structlog
 from keyfold.errors import KeyfoldError
 from keyfold_compactor.execute.executor import Executor
 from keyfold_compactor.options import CompactOptions
+from keyfold_compactor.report.progress import STARTING_SPARK, NoProgress, RunProgress
+from keyfold_compactor.spark.jvm_output import echo_error
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,8 +34,17 @@ class SparkLost(KeyfoldError):
 class SparkKeeper:
     """An executor factory that checks Spark between runs. Spark and the throttle end with the context."""
 
-    def __init__(self, options: CompactOptions) -> None:
+    def __init__(
+        self,
+        options: CompactOptions,
+        *,
+        progress: RunProgress | None = None,
+        say: Callable[[str], None] = echo_error,
+    ) -> None:
+        """`progress` is told when Spark starts. `say` gets the lines of Spark's JVM, without its start-up noise."""
         self._options = options
+        self._progress = progress or NoProgress()
+        self._say = say
         self._stack = contextlib.ExitStack()
         self._session: SparkSession | None = None
         self._executor: Executor | None = None
@@ -50,6 +62,7 @@ class SparkKeeper:
         """Return the executor. Raise `ConfigError` for an unsupported Spark, and whatever Spark raises."""
         self.check_alive()
         if self._executor is None:
+            self._progress.begin_stage(STARTING_SPARK, 0)
             self._executor = self._start()
         return self._executor
 
@@ -85,7 +98,7 @@ class SparkKeeper:
         self._is_given = is_given()
         settings = {f"spark.{key}": value for key, value in options.spark.items()}
         with contextlib.ExitStack() as stack:
-            session = stack.enter_context(spark_session(options.name, settings))
+            session = stack.enter_context(spark_session(options.name, settings, self._say))
             throttle = None
             if options.io_max_bytes_per_second is not None:
                 host, bind = driver_addresses(session)

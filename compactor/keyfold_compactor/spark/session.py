@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,7 +27,9 @@ from pyspark import __version__ as pyspark_version
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession, SQLContext
 
+from keyfold.errors import KeyfoldError
 from keyfold_compactor.spark.code_zip import is_shipped, write_code_zip
+from keyfold_compactor.spark.jvm_output import JvmOutput, echo_error
 from keyfold_compactor.spark.versions import check_jvm
 
 log = structlog.get_logger(__name__)
@@ -40,6 +42,21 @@ _QUIET: Final = {
     "spark.python.worker.reuse": "true",
 }
 _LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+class SparkStartFailed(KeyfoldError):
+    """Spark could not start; `printed` are the last lines that its JVM printed."""
+
+    def __init__(self, cause: str, printed: Sequence[str]) -> None:
+        super().__init__(
+            f"Spark could not start: {cause}",
+            hint="check JAVA_HOME, `spark.*` of the configuration, --master and --conf",
+        )
+        self.printed = tuple(printed)
+
+    def __str__(self) -> str:
+        lines = ("", "Spark printed:", *(f"  {line}" for line in self.printed)) if self.printed else ()
+        return super().__str__() + "\n".join(lines)
 
 
 def is_given() -> bool:
@@ -56,10 +73,13 @@ def _running() -> SparkSession | None:
 
 
 @contextlib.contextmanager
-def spark_session(name: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
+def spark_session(
+    name: str, settings: Mapping[str, str], say: Callable[[str], None] = echo_error
+) -> Iterator[SparkSession]:
     """Yield a session with `settings` (keys with `spark.`); stop it at the end unless it existed before.
 
-    Raise `ConfigError` if the JVM's Spark has another version than pyspark.
+    `say` gets the lines that a JVM of ours prints. Raise `ConfigError` if the JVM's Spark has another version than
+    pyspark, and `SparkStartFailed`.
     """
     running = _running()
     if running is not None:
@@ -69,8 +89,7 @@ def spark_session(name: str, settings: Mapping[str, str]) -> Iterator[SparkSessi
         yield running
         return
     conf = _conf(name, settings)
-    _prove_jvm(conf)
-    session = _started(conf)
+    session = _start(conf, say)
     try:
         with TemporaryDirectory(prefix="keyfold-") as folder:
             if not _is_local(conf) and not is_shipped():
@@ -106,15 +125,15 @@ def _conf(name: str, settings: Mapping[str, str]) -> SparkConf:
     return conf
 
 
-def _prove_jvm(conf: SparkConf) -> None:
+def _prove_jvm(conf: SparkConf, output: JvmOutput) -> None:
     """Start or reach the JVM, and refuse one of another Spark before pyspark fails on what it lacks."""
-    gateway = SparkContext._gateway or _launched(conf)  # noqa: SLF001 - there is no public way
+    gateway = SparkContext._gateway or _launched(conf, output)  # noqa: SLF001 - there is no public way
     SparkContext._ensure_initialized(gateway=gateway, conf=conf)  # noqa: SLF001 - pyspark offers no public name for it
     jvm: Any = SparkContext._jvm  # noqa: SLF001 - pyspark offers no public name for it
     check_jvm(str(getattr(jvm.org.apache.spark, "package").SPARK_VERSION()), pyspark_version)  # noqa: B009 - a word of Python's
 
 
-def _launched(conf: SparkConf) -> Any:
+def _launched(conf: SparkConf, output: JvmOutput) -> Any:
     """Start a JVM in a process session of its own, or reach the one that spark-submit has started.
 
     A terminal's Ctrl-C and a supervisor's SIGTERM go to a whole process group. A JVM in our group would end during the
@@ -122,7 +141,8 @@ def _launched(conf: SparkConf) -> Any:
     to its end.
     """
     launch: Callable[..., Any] = launch_gateway  # pyspark does not annotate it
-    return launch(conf, popen_kwargs={"start_new_session": True})
+    outputs = {"stdout": output.write_fd, "stderr": output.write_fd}
+    return launch(conf, popen_kwargs={"start_new_session": True, **outputs})
 
 
 def _is_local(conf: SparkConf) -> bool:
@@ -151,6 +171,11 @@ def _end(session: SparkSession) -> None:
         session.sparkContext.stop()  # also closes what pyspark listens at in this process
     with contextlib.suppress(Exception):
         session.stop()
+    _forget_jvm()
+
+
+def _forget_jvm() -> None:
+    """End the JVM that this process started, and make pyspark forget it, so that a new one can start."""
     # pyspark keeps all of these for the life of the process, and has no way to give them up.
     SparkContext._active_spark_context = None  # noqa: SLF001 - pyspark offers no public name for it
     SparkSession._instantiatedSession = None  # noqa: SLF001 - pyspark offers no public name for it
@@ -177,6 +202,30 @@ def _reap(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def _start(conf: SparkConf, say: Callable[[str], None]) -> SparkSession:
+    """Start the JVM and the session. Raise `ConfigError` for another Spark's JVM, and `SparkStartFailed`."""
+    output = JvmOutput(say, is_quiet=_is_local(conf))
+    try:
+        _prove_jvm(conf, output)
+        output.launched()
+        session = _started(conf)
+    except KeyfoldError:
+        output.started()
+        raise
+    except Exception as error:
+        _forget_jvm()
+        raise SparkStartFailed(_cause(error), output.failed()) from error
+    output.started()
+    return session
+
+
+def _cause(error: Exception) -> str:
+    """Return what an error of pyspark says, in one line: for an error of Java, that of the Java exception."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    of_java = next((line[2:] for line in lines if line.startswith(": ")), "")
+    return of_java or (lines[0] if lines else type(error).__name__)
 
 
 def _started(conf: SparkConf) -> SparkSession:

@@ -29,7 +29,8 @@ from keyfold_compactor.execute.executor import Executor
 from keyfold_compactor.execute.local import LocalExecutor
 from keyfold_compactor.job import Job, RunSelection
 from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.report.report import PartitionOutcome, RunReport, text_lines
+from keyfold_compactor.report.report import PartitionOutcome, RunReport
+from keyfold_compactor.report.report_text import text_lines
 from tests.support.cleaning import (
     EAGER,
     PLACE,
@@ -282,7 +283,9 @@ def test_a_log_with_too_little_garbage_is_not_due_until_something_changes() -> N
 def test_the_report_counts_skipped_segments() -> None:
     store, _ = deleted_key()
     report = clean(store, MIN_GARBAGE)
-    assert "1 segments not rewritten, garbage below segment.min.garbage.ratio" in "\n".join(text_lines(report))
+    assert "1 segment not rewritten, garbage below segment.min.garbage.ratio" in "\n".join(
+        text_lines(report, is_verbose=True)
+    )
     assert untyped(report.document())["partitions"][0]["segments_left"] == 1
     assert report.partitions[0].marked_tombstones == 0
 

@@ -26,7 +26,8 @@ from keyfold_compactor.execute.local import LocalExecutor
 from keyfold_compactor.execute.run import expire
 from keyfold_compactor.job import Job, RunSelection
 from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.report.report import PartitionOutcome, text_lines
+from keyfold_compactor.report.report import PartitionOutcome
+from keyfold_compactor.report.report_text import text_lines
 from keyfold_compactor.report.show import plan_document, plan_lines
 from tests.support.cleaning import (
     PLACE,
@@ -266,7 +267,7 @@ def test_a_delete_only_log_expires_without_spark_and_leaves_no_object() -> None:
     assert (part.outcome, part.expired.segments, part.expired.records) == (PartitionOutcome.EXPIRED, 2, 4)
     assert part.expired.bytes == part.before.bytes - part.after.bytes > 0
     assert untyped(report.document())["totals"]["records_expired"] == 4
-    assert "users-0: retention removed 2 segments, 4 records" in "\n".join(text_lines(report))
+    assert "users-0: retention removed 2 segments, 4 records" in "\n".join(text_lines(report, is_verbose=True))
     assert [r.offset for r in read_all(store)] == [4, 5]
     assert object_names(store) == load(store).object_names()
     assert load(store).compactor.lease_until_ms == 0, "nobody else has to wait for it"
@@ -362,7 +363,7 @@ def test_a_retention_that_fails_is_reported_and_stops_no_other_work() -> None:
     assert report.exit_code == 1
     (part,) = report.partitions
     assert part.expired.error
-    assert "retention failed" in "\n".join(text_lines(report))
+    assert "retention failed" in "\n".join(text_lines(report, is_verbose=True))
     assert len(read_all(store)) == 6
 
 

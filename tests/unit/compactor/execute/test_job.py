@@ -26,7 +26,8 @@ from keyfold_compactor.execute.local import LocalExecutor
 from keyfold_compactor.execute.run import Run, RunSettings
 from keyfold_compactor.job import Job, RunSelection
 from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.report.report import PartitionOutcome, RunReport, text_lines
+from keyfold_compactor.report.report import PartitionOutcome, RunReport
+from keyfold_compactor.report.report_text import text_lines
 from tests.support.cleaning import EAGER, FAST, PLACE, Sink, load, memory_log, read_all, record, retry_policy
 
 CONFIG = {
@@ -181,20 +182,24 @@ def test_topics_are_chosen_by_name_by_expression_or_all() -> None:
     assert len(job(store, clock).places()) == 4
     assert [p.topic for p in job(store, clock, topics="orders").places()] == ["orders"]
     assert [p.topic for p in job(store, clock, topics_regex="_s.*").places()] == ["_schemas"]
-    assert [str(p) for p in job(store, clock, RunSelection("users", 1)).places()] == ["users-1"]
+    assert [str(p) for p in job(store, clock, RunSelection(["users"], [1])).places()] == ["users-1"]
     with pytest.raises(KeyfoldError, match="partition 7 of topic `users` not found under `s3://b/topics`"):
-        job(store, clock, RunSelection("users", 7)).places()
+        job(store, clock, RunSelection(["users"], [7])).places()
     with pytest.raises(ConfigError):
-        job(store, clock, RunSelection("users"), topics="orders").places()
+        job(store, clock, RunSelection(["users"]), topics="orders").places()
 
 
 def test_the_report_as_text_says_what_happened() -> None:
     clock = ManualClock()
     store, _ = memory_log([record(0, "a", "1"), record(1, "a", None)], clock=clock)
-    first = "\n".join(text_lines(job(store, clock).once()))
+    report = job(store, clock).once()
+    first = "\n".join(text_lines(report, is_verbose=True))
     assert "users-0: 2 -> 1 records (1 superseded, 0 tombstones purged, 1 marked, 1 kept)" in first
-    assert "1 partitions looked at, 1 cleaned, 0 failed; 1 records removed" in first
-    assert "1 tombstones purged" in "\n".join(text_lines(job(store, clock).once()))
+    whole, run = text_lines(report)
+    assert whole.startswith("users: 1 cleaned; 1 record removed, ")
+    assert run.startswith("1 partition in ")
+    assert run.count("; 1 record removed, ") == 1
+    assert "1 tombstone purged" in "\n".join(text_lines(job(store, clock).once(), is_verbose=True))
 
 
 class Forgetful(LocalExecutor):
@@ -261,9 +266,9 @@ def test_a_missing_requested_topic_or_partition_is_an_error() -> None:
     clock = ManualClock()
     store, _ = memory_log([record(0, "a", "1")], clock=clock)
     with pytest.raises(KeyfoldError, match="topic `orders` not found under `s3://b/topics`"):
-        job(store, clock, RunSelection(topic="orders")).places()
+        job(store, clock, RunSelection(["orders"])).places()
     with pytest.raises(KeyfoldError, match="partition 7 of topic `users` not found under `s3://b/topics`"):
-        job(store, clock, RunSelection(topic="users", partition=7)).places()
+        job(store, clock, RunSelection(["users"], [7])).places()
     assert job(store, clock, topics="orders").places() == [], "a configured topic may come later"
 
 

@@ -24,7 +24,8 @@ from keyfold_compactor.execute.executor import Done
 from keyfold_compactor.execute.local import LocalExecutor
 from keyfold_compactor.execute.passes import STOPPED
 from keyfold_compactor.execute.run import Run, RunSettings
-from keyfold_compactor.report.report import PartitionOutcome, RunReport, text_lines
+from keyfold_compactor.report.report import PartitionOutcome, RunReport
+from keyfold_compactor.report.report_text import text_lines
 from tests.support.cleaning import (
     EAGER,
     PLACE,
@@ -85,7 +86,7 @@ def test_committed_parts_are_reported_if_the_executor_dies() -> None:
     assert (report.exit_code, load(store).compactor.lease_until_ms) == (1, 0)
     assert report.executor_error == "RuntimeError: the driver lost its executors"
     told = f"1 of 3 parts were committed before that and remain in effect: {part.superseded} records removed"
-    assert told in "\n".join(text_lines(report))
+    assert told in "\n".join(text_lines(report, is_verbose=True))
     clean(store, clock=clock)
     assert read_all(store) == last_per_key(appended)
 

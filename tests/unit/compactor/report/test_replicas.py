@@ -27,7 +27,8 @@ from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.replicating import replicating
 from keyfold_compactor.report import metric_names as names
 from keyfold_compactor.report.metrics import run_values
-from keyfold_compactor.report.report import PartitionOutcome, RunReport, text_lines
+from keyfold_compactor.report.report import PartitionOutcome, RunReport
+from keyfold_compactor.report.report_text import text_lines
 from keyfold_compactor.report.run_meter import RunMeter
 from keyfold_compactor.report.show import plan_document, plan_lines, report_document
 from tests.support.cleaning import FAST, PLACE, Sink, load, memory_log, read_all, record, retry_policy
@@ -114,7 +115,7 @@ def test_a_pass_for_another_reason_removes_received_tombstones_and_reports_held_
     (part,) = report.partitions
     assert (part.purged_tombstones, part.held_tombstones) == (1, 1)
     assert (tombstones(store), load(store).purged_to) == ([3], 2)
-    assert "1 kept, 1 of them held for replicas" in " ".join(text_lines(report))
+    assert "1 kept, 1 of them held for replicas" in " ".join(text_lines(report, is_verbose=True))
     assert untyped(report_document(report))["totals"]["tombstones_held"] == 1
 
 
@@ -285,7 +286,7 @@ def test_a_runs_cleaning_is_at_the_replica_when_the_run_ends() -> None:
     (replica,) = json.loads(json.dumps(report_document(report)))["replicas"]
     assert (replica["in_sync"], replica["partitions_in_sync"], replica["partitions"]) == (True, 1, [])
     assert replica["carried"]["commits"] == 1
-    assert "1 of 1 partitions in sync" in " ".join(text_lines(report))
+    assert "1 of 1 partitions in sync" in " ".join(text_lines(report, is_verbose=True))
     assert read_all(buckets.stores["bucket-eu"], replica_of(buckets)) == read_all(store)
     assert metrics.get_sample_value("keyfold_replica_commits_total", {"replica": "eu"}) == 1
     report = run_with_replicas(buckets)

@@ -49,7 +49,7 @@ class FakeSpark:
         monkeypatch.setattr(module, "is_given", lambda: is_given)
 
     @contextlib.contextmanager
-    def spark_session(self, _name: str, settings: Mapping[str, str]) -> Iterator[Any]:
+    def spark_session(self, _name: str, settings: Mapping[str, str], _say: object) -> Iterator[Any]:
         self.started.append(dict(settings))
         self.alive = True
         yield SimpleNamespace(sparkContext=FakeContext())

@@ -269,13 +269,12 @@ def test_settings_given_to_spark_submit_are_not_overwritten(monkeypatch: pytest.
     class Stop(Exception):
         pass
 
-    def started(conf: Conf) -> None:
+    def started(conf: Conf, _say: object) -> None:
         seen.append(dict(conf))
         raise Stop
 
     monkeypatch.setattr(module, "SparkConf", Conf)
-    monkeypatch.setattr(module, "_started", started)
-    monkeypatch.setattr(module, "_prove_jvm", lambda _: None)
+    monkeypatch.setattr(module, "_start", started)
     monkeypatch.setattr(SparkContext, "_ensure_initialized", classmethod(lambda _: reached.append(True)))
     monkeypatch.setattr(SparkSession, "getActiveSession", staticmethod(lambda: None))
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)
