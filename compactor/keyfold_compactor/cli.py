@@ -128,12 +128,9 @@ def run(
                 job.prove_store()
                 report = job.once(stop.is_set)
                 publish(report)
-                code = report.exit_code
-            else:
-                job.prove_store_until(stop)
-                job.loop(stop, publish)
-                code = 0
-    raise click.exceptions.Exit(code)
+                raise click.exceptions.Exit(report.exit_code)
+            job.prove_store_until(stop)
+            job.loop(stop, publish)
 
 
 @compact.command(epilog="Example: keyfold compact plan compact.json --topic users")

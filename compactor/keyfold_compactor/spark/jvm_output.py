@@ -24,7 +24,7 @@ _NOISE: Final = re.compile(
     r"WARNING: (Using incubator modules|A (restricted|terminally deprecated) method in |sun\.misc\.Unsafe::|"
     r"java\.lang\.System::|Restricted methods will be blocked|Use --enable-native-access|Please consider reporting)"
     r"|(WARNING: )?Picked up (_JAVA_OPTIONS|JAVA_TOOL_OPTIONS|JDK_JAVA_OPTIONS)"
-    r"|Using Spark's default log4j profile|Setting default log level to |To adjust logging level use "
+    r"|Using Spark's default log4j profile|Setting (default|Spark) log level to |To adjust logging level use "
     r"|.* WARN (NativeCodeLoader|Utils: (Your hostname|Set SPARK_LOCAL_IP))"
     r"|:: |Ivy Default Cache set to|The jars for packages stored in|\t(confs: |found |\[|-{5,}|\|)"
     r"|.* added as a dependency$|\s*$"
@@ -35,48 +35,54 @@ _FRAME: Final = re.compile(r"\s+at .*\)$|\s+\.\.\. \d+ more$")
 
 
 class JvmOutput:
-    """The lines that one JVM prints.
+    """The lines that one JVM prints. They are held back while it starts.
 
-    `is_quiet`: hold the lines back until Spark has started, and drop what log4j prints below ERROR until then. That is
-    for a local Spark of ours. It logs errors only, but the level applies after its context has started.
+    `is_quiet`: hold them back until Spark has started, too, and drop what log4j prints below ERROR until then. That is
+    for a local Spark of ours: it logs errors only, but the level applies after its context has started. The start on a
+    cluster may wait for the cluster, and says for what.
     """
 
     def __init__(self, say: Callable[[str], None], *, is_quiet: bool) -> None:
         self._say = say
         self._is_quiet = is_quiet
         self._lock = threading.Lock()
-        self._kept: list[str] = []
-        self._is_starting = True
+        self._held: list[str] | None = []
         self._read_fd, self.write_fd = os.pipe()
         self._reader = threading.Thread(target=self._read, name="keyfold-jvm-output", daemon=True)
         self._reader.start()
 
     def launched(self) -> None:
-        """Close this process's copy of the pipe's other end, so that the pipe ends with the JVM. Twice is no error."""
+        """Pass on what comes, unless this is a quiet start. The JVM is there."""
+        self._close()
+        if not self._is_quiet:
+            self._pass_on()
+
+    def started(self) -> None:
+        """Pass on what comes. Spark is there."""
+        self._close()
+        self._pass_on()
+
+    def failed(self) -> Sequence[str]:
+        """Return the last lines that were held back, without noise and without the frames of stack traces."""
+        self._close()
+        self._reader.join(LAST_LINES_S)  # until the JVM's end
+        with self._lock:
+            held, self._held = self._held or [], None
+        lines = [line for line in held if not is_noise(line) and not _FRAME.match(line)]
+        return lines[-FAILED_LINES:]
+
+    def _close(self) -> None:
+        """Close this process's copy of the pipe's other end, so that the pipe ends with the JVM."""
         fd, self.write_fd = self.write_fd, -1
         if fd >= 0:
             os.close(fd)
 
-    def started(self) -> None:
-        """Pass on what was held back and is not noise."""
-        self.launched()
+    def _pass_on(self) -> None:
         with self._lock:
-            for line in self._end_start():
-                if self._is_quiet and not (is_noise(line) or _BELOW_ERROR.match(line)):
+            held, self._held = self._held or [], None
+            for line in held:
+                if not is_noise(line) and not (self._is_quiet and _BELOW_ERROR.match(line)):
                     self._say(line)
-
-    def failed(self) -> Sequence[str]:
-        """Return the last lines after a start that failed, without noise and without the frames of stack traces."""
-        self.launched()
-        self._reader.join(LAST_LINES_S)  # until the JVM's end
-        with self._lock:
-            lines = [line for line in self._end_start() if not is_noise(line) and not _FRAME.match(line)]
-        return lines[-FAILED_LINES:]
-
-    def _end_start(self) -> Sequence[str]:
-        self._is_starting = False
-        kept, self._kept = self._kept, []
-        return kept
 
     def _read(self) -> None:
         with os.fdopen(self._read_fd, encoding="utf-8", errors="replace") as pipe:
@@ -85,9 +91,9 @@ class JvmOutput:
 
     def _take(self, line: str) -> None:
         with self._lock:
-            if self._is_starting:
-                self._kept.append(line)
-            if not (self._is_starting and self._is_quiet) and not is_noise(line):
+            if self._held is not None:
+                self._held.append(line)
+            elif not is_noise(line):
                 self._say(line)
 
 
