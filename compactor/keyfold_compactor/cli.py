@@ -135,11 +135,19 @@ def run(
 
 @compact.command(epilog="Example: keyfold compact plan compact.json --topic users")
 @_selection
+@click.option("--exact", "is_exact", is_flag=True, help="Read the indexes of the logs that are due, to count records.")
 @click.pass_obj
 def plan(
-    world: CliContext, config: str, topics: tuple[str, ...], partitions: tuple[int, ...], *, force: bool, as_json: bool
+    world: CliContext,
+    config: str,
+    topics: tuple[str, ...],
+    partitions: tuple[int, ...],
+    *,
+    force: bool,
+    as_json: bool,
+    is_exact: bool,
 ) -> None:
-    """Show what the next run would clean, why or why not, and at what cost.
+    """Show what the next run would clean, why or why not, what it would free, and at what cost.
 
     The command changes nothing and does not start Spark.
     """
@@ -163,10 +171,11 @@ def plan(
     )
     reviews = job.review()
     costs, rate = job.costs(reviews), options.io_max_bytes_per_second
+    gains = job.gains(reviews, is_exact=is_exact)
     if as_json:
-        echo_json(plan_document(reviews, costs, rate), indent=2)
+        echo_json(plan_document(reviews, costs, rate, gains), indent=2)
     else:
-        print_lines(plan_lines(reviews, costs, rate))
+        print_lines(plan_lines(reviews, costs, rate, gains))
     raise click.exceptions.Exit(1 if any(review.error for review in reviews) else 0)
 
 

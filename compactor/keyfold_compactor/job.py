@@ -23,20 +23,25 @@ from keyfold.errors import ConfigError, KeyfoldError
 from keyfold.log import catalog
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
+from keyfold.log.partition_log import Pinned
 from keyfold.replicas.after_run import Replicate
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.retry import Backoff, RetryPolicy
 from keyfold.store.api import ObjectStore
 from keyfold.store.probe import LOOP_RETRY_TIMEOUT_S, RETRY_TIMEOUT_S, probe
 from keyfold_compactor.decide.batching import CleaningRate
-from keyfold_compactor.decide.min_garbage import LogsBelowMinGarbage
-from keyfold_compactor.decide.policy import PartitionReview
+from keyfold_compactor.decide.min_garbage import LogsBelowMinGarbage, min_garbage_ratio_of
+from keyfold_compactor.decide.policy import CleaningDecision, PartitionReview
 from keyfold_compactor.decide.settings import TopicSettings
+from keyfold_compactor.decide.single_stage import plan_pass
+from keyfold_compactor.decide.work import UnitLimits, log_job
 from keyfold_compactor.execute.executor import Executor
+from keyfold_compactor.execute.passes import UNIT_BYTES_MIN
 from keyfold_compactor.execute.replica_holds import ReplicaHolds, load_replica_holds
 from keyfold_compactor.execute.run import Run, RunSettings
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report.cost import Cost, cost
+from keyfold_compactor.report.gain import Gain, exact_gain, gain
 from keyfold_compactor.report.log_state import LogState
 from keyfold_compactor.report.progress import RunProgress
 from keyfold_compactor.report.report import NoRunObserver, RunObserver, RunReport
@@ -169,6 +174,38 @@ class Job:
             if would is not None:
                 found[review.place] = would
         return found
+
+    def gains(self, reviews: Iterable[PartitionReview], *, is_exact: bool = False) -> dict[Place, Gain]:
+        """Return what a pass would free in each partition that is due. `is_exact`: read the indexes for that."""
+        found: dict[Place, Gain] = {}
+        for review in reviews:
+            if review.pinned is None or review.decision is None or not review.decision.is_due:
+                continue
+            settings = self._settings_of(review.place.topic, review.pinned.manifest)
+            if is_exact and not review.decision.is_merge:
+                found[review.place] = self._exact_gain(review.place, review.pinned, review.decision, settings)
+            else:
+                found[review.place] = gain(review.place, review.pinned, review.decision, settings)
+        return found
+
+    def _exact_gain(self, place: Place, pinned: Pinned, decision: CleaningDecision, settings: TopicSettings) -> Gain:
+        # The map needs arrow, whose import takes a second, and which nothing else here needs.
+        from keyfold_compactor.execute.local import run_map
+
+        job = log_job(0, place, pinned, decision, settings, 0)
+        # Segments that retention removes are not cleaned.
+        job = replace(job, entries=tuple(e for e in job.entries if e.base_offset >= decision.range.log_start))
+        answer, _ = run_map(job, self._store, RetryPolicy(self._clock, self._random))
+        if answer.error:
+            raise KeyfoldError(f"{place}: {answer.error}", hint="`keyfold log verify` says whether the log is damaged")
+        limits = UnitLimits(
+            settings.segment_bytes,
+            max(UNIT_BYTES_MIN, job.size_bytes),
+            min_garbage_ratio_of(decision, settings),
+            self._options.pass_max_bytes,
+            settings.has_max_lag,
+        )
+        return exact_gain(job, plan_pass(job, answer.stats, limits))
 
     def once(self, should_stop: Callable[[], bool] = lambda: False) -> RunReport:
         """Do one run."""

@@ -177,6 +177,19 @@ def test_ctrl_c_once_ends_after_the_current_step_and_says_so(tmp_path: Path, loc
     store.close()
 
 
+def test_ctrl_c_while_spark_starts_cleans_nothing(tmp_path: Path, location: S3Location, gate: Path) -> None:
+    fill(location)
+    environment = {"KEYFOLD_TEST_GATE": str(gate), "KEYFOLD_TEST_START": "gate"}
+    with at_terminal(tmp_path, *HERE, "run", config(tmp_path, location), "--once", environment=environment) as shown:
+        wait_for((gate / "at-work").exists, "the start")
+        shown.terminal.press(CTRL_C)
+        shown.sees("Ctrl-C again ends at once")
+        (gate / "go").touch()
+        code, lines = shown.ends()
+    assert code == 0, lines
+    assert "users: 1 left for the next run" in lines
+
+
 def test_ctrl_c_twice_ends_at_once_and_leaves_a_clean_line(tmp_path: Path, location: S3Location, gate: Path) -> None:
     fill(location)
     environment = {"KEYFOLD_TEST_GATE": str(gate)}

@@ -232,9 +232,12 @@ class Run:
         queue = by_urgency(due, self._settings.batch_bytes)
         due_bytes = sum(work_bytes(review.size_bytes) for review in queue)
         while queue and not should_stop():
+            asked_s = self._clock.monotonic_s()
             if not self._start_executor(queue):
                 return
             begun_s = self._clock.monotonic_s()
+            if begun_s > asked_s and should_stop():  # Spark takes seconds to start
+                return
             claims: list[PartitionClaim] = []
             with LeaseKeeper(claims, self._settings.lease_ms):
                 held, queue = self._claim_batch(queue, self._limits(due_bytes), claims)

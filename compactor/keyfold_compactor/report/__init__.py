@@ -2,7 +2,7 @@
 
 report, log_state       the report of a run as values, and the cleaning state of each log
 progress                stages and steps of a run; runs as events of the log
-cost                    what cleaning a log would cost
+cost, gain              what cleaning a log would cost, and what it would free
 report_text             the report as lines of text
 show                    what the command line prints
 display                 what a terminal shows during a run

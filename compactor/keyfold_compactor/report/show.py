@@ -17,17 +17,21 @@ import structlog
 from keyfold.log.names import Place
 from keyfold.runtime.json_types import JsonObject
 from keyfold.runtime.terminal import echo, echo_json, escaped
-from keyfold.runtime.text import size_text
+from keyfold.runtime.text import count_text, size_text
 from keyfold_compactor.decide.horizon import HeldTombstones, plain_names
 from keyfold_compactor.decide.policy import MaintenanceTask, PartitionReview
 from keyfold_compactor.decide.retention import Expiry
 from keyfold_compactor.report import metrics
 from keyfold_compactor.report.cost import Cost, total
+from keyfold_compactor.report.gain import Gain, total_gain
 from keyfold_compactor.report.report import RunReport
 from keyfold_compactor.report.report_text import NO_LOG, error_lines, text_lines
 
 Costs = Mapping[Place, Cost]
 """The cost of cleaning, for each partition that has something to clean."""
+
+Gains = Mapping[Place, Gain]
+"""What a pass would free, for each partition that is due."""
 
 
 log = structlog.get_logger(__name__)
@@ -78,27 +82,38 @@ def report_document(report: RunReport) -> JsonObject:
 
 
 def plan_document(
-    reviews: Sequence[PartitionReview], costs: Costs | None = None, rate: float | None = None
+    reviews: Sequence[PartitionReview],
+    costs: Costs | None = None,
+    rate: float | None = None,
+    gains: Gains | None = None,
 ) -> JsonObject:
     """Return a plan as JSON; `rate` is the limit in bytes per second."""
-    costs = costs or {}
+    costs, gains = costs or {}, gains or {}
     due, whole = _in_all(reviews, costs)
     return {
         "partitions_looked_at": len(reviews),
         "partitions_to_clean": due,
         "cost_at_most": _cost_document(whole, rate),
+        "frees": _gain_document(total_gain(gains.values())),
         "partitions": [
-            {**_document(review), "cost_at_most": _cost_document(costs.get(review.place), rate)}
+            {
+                **_document(review),
+                "cost_at_most": _cost_document(costs.get(review.place), rate),
+                "frees": _gain_document(gains.get(review.place)),
+            }
             for review in _ordered(reviews)
         ],
     }
 
 
 def plan_lines(
-    reviews: Sequence[PartitionReview], costs: Costs | None = None, rate: float | None = None
+    reviews: Sequence[PartitionReview],
+    costs: Costs | None = None,
+    rate: float | None = None,
+    gains: Gains | None = None,
 ) -> Iterable[str]:
     """Yield a plan as text: each partition, then a total. `rate` is the limit in bytes per second."""
-    costs = costs or {}
+    costs, gains = costs or {}, gains or {}
     for review in _ordered(reviews):
         found: dict[str, Any] = _document(review)
         name = f"{found['topic']}-{found['partition']}"
@@ -111,8 +126,7 @@ def plan_lines(
                 f"{'; '.join(found['reasons'])} (dirty ratio {found['dirty_ratio']:.3f}, "
                 f"{size_text(found['clean_bytes'])} clean, {size_text(found['cleanable_bytes'])} cleanable)"
             )
-            if review.place in costs:
-                yield f"{name}: cost: {_cost_text(costs[review.place], rate)}"
+            yield from (f"{name}: {text}" for text in _effect_texts(review, costs, rate, gains))
         else:
             forced = f" (--force: {_cost_text(costs[review.place], rate)})" if review.place in costs else ""
             yield f"{name}: skip: {found['why_not']}{forced}"
@@ -125,12 +139,49 @@ def plan_lines(
         yield NO_LOG
         return
     due, whole = _in_all(reviews, costs)
-    yield f"{len(reviews)} partitions looked at, {due} to clean" + (f": {_cost_text(whole, rate)}" if due else "")
+    yield f"{count_text(len(reviews), 'partition')} looked at, {due:,} to clean"
+    if due and gains:
+        yield f"in all, frees: {_gain_text(total_gain(gains.values()))}"
+    if due:
+        yield f"in all, cost: {_cost_text(whole, rate)}"
 
 
 def _in_all(reviews: Sequence[PartitionReview], costs: Costs) -> tuple[int, Cost]:
     due = [review.place for review in reviews if review.decision is not None and review.decision.is_due]
     return len(due), total(costs[place] for place in due if place in costs)
+
+
+def _effect_texts(review: PartitionReview, costs: Costs, rate: float | None, gains: Gains) -> Iterable[str]:
+    """Say what a pass would free and cost. A merge frees nothing."""
+    if review.place in gains and review.decision is not None and not review.decision.is_merge:
+        yield f"frees: {_gain_text(gains[review.place])}"
+    if review.place in costs:
+        yield f"cost: {_cost_text(costs[review.place], rate)}"
+
+
+def _gain_text(found: Gain) -> str:
+    """Name what is an estimate and what is a bound."""
+    if found.records is None or found.size_bytes is None:
+        text = f"at most {count_text(found.records_max, 'record')} of {size_text(found.bytes_max)}"
+        return f"{text} (without an estimate before the first pass; --exact counts them)"
+    if found.is_exact:
+        return f"{count_text(found.records, 'record')}, about {size_text(found.size_bytes)}"
+    return (
+        f"about {count_text(found.records, 'record')}, {size_text(found.size_bytes)} "
+        f"(estimated from earlier passes; at most {count_text(found.records_max, 'record')})"
+    )
+
+
+def _gain_document(found: Gain | None) -> JsonObject | None:
+    if found is None:
+        return None
+    return {
+        "records": found.records,
+        "bytes": found.size_bytes,
+        "records_at_most": found.records_max,
+        "bytes_at_most": found.bytes_max,
+        "is_exact": found.is_exact,
+    }
 
 
 def _cost_text(found: Cost, rate: float | None) -> str:
@@ -220,7 +271,9 @@ def _retention_text(found: Expiry) -> str:
         if count
     ]
     text = (
-        f"{len(found.segments)} segments expire ({', '.join(causes)}), {found.record_count} records, "
+        f"{count_text(len(found.segments), 'segment')} {'expires' if len(found.segments) == 1 else 'expire'} "
+        f"({', '.join(causes)}), "
+        f"{count_text(found.record_count, 'record')}, "
         f"{size_text(found.size_bytes)}; the log will start at {found.log_start_offset}"
     )
     return f"{text}; {found.why_not}" if found.why_not else text

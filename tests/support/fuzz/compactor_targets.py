@@ -15,6 +15,7 @@ from keyfold.log.partition_log import Pinned
 from keyfold_compactor.decide.policy import PartitionReview, decide_cleaning, forecast
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report.cost import cost
+from keyfold_compactor.report.gain import gain
 from keyfold_compactor.report.log_state import log_state
 from keyfold_compactor.report.show import plan_document, plan_lines
 from tests.support.fuzz.log_targets import PLACE, manifest_body, manifest_seeds
@@ -61,8 +62,9 @@ def _judge(options: CompactOptions, manifest: Manifest, pinned: Pinned) -> None:
         log_state(PLACE, pinned, decision, settings)
         found = cost(PLACE, pinned, decision, settings, 1 << 34)
         looks, costs = [PartitionReview(PLACE, pinned, decision)], {} if found is None else {PLACE: found}
-        list(plan_lines(looks, costs, 1e6))
-        plan_document(looks, costs, 1e6)
+        gains = {PLACE: gain(PLACE, pinned, decision, settings)}
+        list(plan_lines(looks, costs, 1e6, gains))
+        plan_document(looks, costs, 1e6, gains)
 
 
 def choose_topics(data: bytes) -> None:
@@ -74,7 +76,8 @@ COMPACTOR_TARGETS: Final = (
     Target("compactor-look", manifest_seeds, decode_and_judge,
            ("keyfold_compactor.decide.policy", "keyfold_compactor.report.log_state",
             "keyfold_compactor.decide.retention",
-            "keyfold_compactor.decide.horizon", "keyfold_compactor.report.cost"),
+            "keyfold_compactor.decide.horizon", "keyfold_compactor.report.cost",
+            "keyfold_compactor.report.gain"),
            (manifest_settings, manifest_settings, manifest_body)),
     Target("topic-pattern", lambda: [b"users", rb"(?:dev|prod)\.[a-z_]+", b"(a+)+b?!?"], choose_topics,
            ("keyfold.config.topic_pattern",), (text_line,), (ConfigError,)),

@@ -123,7 +123,7 @@ def test_a_plan_shows_cost_per_partition_and_in_all_as_text_and_json() -> None:
         text = "\n".join(plan_lines(looks, costs, rate))
         assert f"{verb}at most" in text
         assert "s at log.cleaner.io.max.bytes.per.second" in text
-        assert f"1 partitions looked at, {int(ratio == '0')} to clean" in text
+        assert f"1 partition looked at, {int(ratio == '0')} to clean" in text
         found = json.loads(json.dumps(plan_document(looks, costs, rate)))
         (part,) = found["partitions"]
         moved = sum(part["cost_at_most"][name] for name in ("index_bytes_read", "segment_bytes_read", "bytes_written"))
