@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, NoReturn
 
@@ -15,7 +16,8 @@ from keyfold.runtime.terminal import echo_json
 if TYPE_CHECKING:
     from keyfold.replicas.after_run import Replicate
     from keyfold_compactor.options import CompactOptions
-    from keyfold_compactor.report.report import RunObserver
+    from keyfold_compactor.report.display import RunDisplay
+    from keyfold_compactor.report.report import RunObserver, RunReport
 
 
 @click.group()
@@ -86,11 +88,9 @@ def run(
     from keyfold_compactor.engine import check_engine, engine_values, open_engine
     from keyfold_compactor.job import Job, RunSelection
     from keyfold_compactor.options import CompactOptions
-    from keyfold_compactor.report.display import WAITING, announcing_stop, run_display
+    from keyfold_compactor.report.display import announcing_stop, run_display
     from keyfold_compactor.report.liveness import LivenessObserver, LivenessProgress, quiet_max_s, with_liveness
     from keyfold_compactor.report.metrics_export import measuring
-    from keyfold_compactor.report.report import RunReport
-    from keyfold_compactor.report.show import print_report
 
     options = CompactOptions.parse({**_read(config), **engine_values(engine, _spark_values(master, conf))})
     check_engine(options)
@@ -99,13 +99,7 @@ def run(
         stop = stop_or_end_on_signals(display.end_at_once)
         liveness = Liveness(world.clock, quiet_max_s(options), stop.is_set)
         progress = LivenessProgress(display, liveness)
-
-        def publish(report: RunReport) -> None:
-            display.clear()
-            print_report(report, as_json=as_json, is_verbose=is_verbose, is_quiet_silent=not once)
-            if not once:
-                display.begin_stage(WAITING, 0)
-
+        publish = partial(_publish, display, as_json=as_json, is_verbose=is_verbose, is_loop=not once)
         with (
             announcing_stop(stop, display),
             measuring(options, world.clock, is_once=once, checked=liveness) as observer,
@@ -131,6 +125,17 @@ def run(
                 raise click.exceptions.Exit(report.exit_code)
             job.prove_store_until(stop)
             job.loop(stop, publish)
+
+
+def _publish(display: RunDisplay, report: RunReport, *, as_json: bool, is_verbose: bool, is_loop: bool) -> None:
+    """Print the report of a run. In a loop a run that did nothing has none, and the next run is waited for."""
+    from keyfold_compactor.report.display import WAITING
+    from keyfold_compactor.report.show import print_report
+
+    display.clear()
+    print_report(report, as_json=as_json, is_verbose=is_verbose, is_quiet_silent=is_loop)
+    if is_loop:
+        display.begin_stage(WAITING, 0)
 
 
 @compact.command(epilog="Example: keyfold compact plan compact.json --topic users")

@@ -31,7 +31,7 @@ SPARK_IS_FASTER_BYTES: Final = 4 * 1024**3
 """Stored bytes of a run from which Spark is faster on the same two processors, its start included (decision 28)."""
 
 
-class Engine(Protocol):
+class CompactorEngine(Protocol):
     """A factory of executors, and a context that ends what they started."""
 
     def __enter__(self) -> Self:
@@ -91,7 +91,9 @@ def check_engine(options: CompactOptions) -> None:
         check_pyspark(found_pyspark())
 
 
-def open_engine(options: CompactOptions, clock: Clock, *, progress: RunProgress, say: Callable[[str], None]) -> Engine:
+def open_engine(
+    options: CompactOptions, clock: Clock, *, progress: RunProgress, say: Callable[[str], None]
+) -> CompactorEngine:
     """Return the engine that the configuration names. `progress` and `say` hear of Spark's start."""
     if options.engine == "local":
         if options.spark:

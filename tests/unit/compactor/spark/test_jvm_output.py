@@ -18,7 +18,7 @@ NOISE = [
     "26/11/23 19:12:09 WARN NativeCodeLoader: Unable to load native-hadoop library for your platform...",
     "26/11/23 19:12:09 WARN Utils: Set SPARK_LOCAL_IP if you need to bind to another address",
     ":: loading settings :: url = jar:file:/spark/jars/ivy-2.5.3.jar!/org/apache/ivy/core/settings/ivysettings.xml",
-    "Ivy Default Cache set to: /root/.ivy2.5.2/cache",
+    "Ivy Default Cache set to: /spark/ivy",
     "org.apache.spark#spark-avro_2.13 added as a dependency",
     "\tfound org.tukaani#xz;1.10 in central",
 ]
