@@ -39,7 +39,7 @@ SITE := .cache/site
 PIP_HASHED := -m pip --disable-pip-version-check install --quiet --require-hashes --no-build-isolation
 PIP_PROJECT := -m pip --disable-pip-version-check install --quiet --no-deps --no-build-isolation
 
-.PHONY: help venv java go go-programs jars demo test test-durations test-full test-rest mutants test-spark test-kube images-try compose-try soak lint lint-style lint-types lint-imports lint-tidy bench docs site pictures dist pins audit clean clean-all
+.PHONY: help venv java go go-programs jars demo test test-durations test-full test-rest mutants test-spark test-kube test-python images-try compose-try soak lint lint-style lint-types lint-imports lint-tidy bench docs site pictures dist pins audit clean clean-all
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -103,6 +103,9 @@ $(SPARK_VENV)/.installed: pyproject.toml requirements/build.txt requirements/dev
 	@$(SPARK_VENV)/bin/python -m pip install --quiet --no-build-isolation pyspark==$(SPARK)
 	@$(SPARK_VENV)/bin/python $(PIP_PROJECT) -e .
 	@touch $@
+
+test-python: $(STAMP) ## The wheel in each supported Python of this machine: bare, and unit tests; make test-python ARGS="--python PATH"
+	@$(PY) -m tests.support.pythons $(ARGS)
 
 # Not a part of test-full: two thousand Go packages are compiled for it the first time.
 test-kube: go java $(STAMP) ## The chart before a real kube-apiserver with etcd, built by Go once, and Spark's executors there

@@ -2,6 +2,7 @@
 
     KeyfoldError
     ├── ConfigError                   a configuration key is wrong, unknown or contradicts another
+    ├── ExtraMissing                  a library that an extra of keyfold installs is missing   (also an ImportError)
     ├── StoreError                    the object store refused a request or failed
     │   ├── ObjectNotFound            404: no such object (for a conditional update: the object is gone)
     │   ├── AlreadyExists             412 on a create: the object exists
@@ -86,6 +87,15 @@ class ConfigError(KeyfoldError):
     def __init__(self, key: str, message: str, *, hint: str | None = None) -> None:
         super().__init__(message if f"`{key}`" in message else f"`{key}`: {message}", hint=hint)
         self.key = key
+
+
+class ExtraMissing(KeyfoldError, ImportError):
+    """`what` needs a library that the extra `extra` of keyfold installs; `reason` says why it cannot be imported."""
+
+    def __init__(self, what: str, extra: str, reason: str) -> None:
+        super().__init__(f"{what} needs the extra `{extra}`: {reason}", hint=f"pip install 'keyfold[{extra}]'")
+        self.extra = extra
+        self.reason = reason
 
 
 class StoreError(KeyfoldError):

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from keyfold.errors import KeyfoldError
+from keyfold.runtime.extras import needs_extra
 
 KAFKA_VERSION: Final = "4.3.1"
 JAVA_MINIMUM: Final = 17
@@ -195,11 +196,12 @@ def _ivy_module(jars: JarSet) -> str:
 
 def _pyspark_jar(pattern: str) -> Path:
     """The jar of the installed pyspark that fits."""
-    import pyspark
+    with needs_extra("the demo", "demo"):
+        import pyspark
 
     jars = sorted((Path(pyspark.__file__).parent / "jars").glob(pattern))
     if not jars:
-        raise KeyfoldError(f"this pyspark has no {pattern}", hint="install keyfold[demo]")
+        raise KeyfoldError(f"this pyspark has no {pattern}", hint="pip install 'keyfold[demo]'")
     return jars[-1]
 
 

@@ -25,6 +25,7 @@ import click
 from keyfold.cli.context import CliContext, open_by_url
 from keyfold.errors import KeyfoldError
 from keyfold.runtime.clock import SystemClock
+from keyfold.runtime.extras import extra_missing
 from keyfold.runtime.terminal import echo
 
 COMMANDS_GROUP = "keyfold.commands"
@@ -36,6 +37,9 @@ SUMMARIES = {
     "replica": "Replicate logs to another bucket, and promote a replica to be the source.",
     "demo": "Show Kafka, sink, compactor and reader at work on this machine.",
 }
+
+# The extras that install what these packages import; the other packages and commands name theirs themselves.
+EXTRAS = {"sink": "sink", "compact": "spark", "demo": "demo"}
 
 
 class PackageGroup(click.Group):
@@ -79,7 +83,7 @@ def _load(package: EntryPoint) -> click.Command:
 
 
 def _unusable(name: str, reason: str) -> click.Command:
-    what, hint = f"`keyfold {name}` cannot start: {reason}", "install it with: pip install 'keyfold[all]'"
+    what, hint = f"`keyfold {name}` cannot start: {reason}", f"pip install 'keyfold[{EXTRAS.get(name, 'all')}]'"
 
     def fail(**_: object) -> None:
         raise KeyfoldError(what, hint=hint)
@@ -142,7 +146,7 @@ def run(args: Sequence[str] | None, context: CliContext | None = None) -> int:
     except BrokenPipeError:
         return _reader_left()
     except Exception as error:  # noqa: BLE001 - the last place that can turn an error into words
-        return _failed(error)
+        return _failed(_named(error, arguments))
     return 0
 
 
@@ -152,6 +156,14 @@ def _reader_left() -> int:
     os.dup2(devnull, sys.stdout.fileno())
     os.close(devnull)
     return 0
+
+
+def _named(error: Exception, arguments: Sequence[str]) -> Exception:
+    """Return the error that names the command's extra, if a library is missing; otherwise `error`."""
+    command = next((word for word in arguments if not word.startswith("-")), "")
+    if not isinstance(error, ImportError) or command not in EXTRAS:
+        return error
+    return extra_missing(error, f"`keyfold {command}`", EXTRAS[command])
 
 
 def _failed(error: Exception) -> int:

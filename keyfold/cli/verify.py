@@ -183,10 +183,8 @@ def _reports(
 
     places = [target.log.place(number) for number in target.partitions]
     if on_spark:
-        try:
-            from keyfold.spark.verify import verify_on_spark
-        except ImportError as error:
-            raise KeyfoldError(f"--spark needs Spark: {error}", hint="pip install 'keyfold[spark]'") from error
+        from keyfold.spark.verify import verify_on_spark
+
         for report in verify_on_spark(target.store, places, clock=clock, random=random):
             yield compared(report)
     else:

@@ -7,5 +7,5 @@ cluster                  topics, offsets and settings through an admin client
 reading                  records of a partition; a topic that `verify` compares with
 
 `errors`, `java_client_keys` and `settings` need no Kafka client. `client`, `cluster` and `reading` do, and are imported
-when a command connects to Kafka. Without confluent-kafka, the import raises an error that names the package to install.
+when a command connects to Kafka. Without confluent-kafka, the import raises an error that names the extra `kafka`.
 """

@@ -16,13 +16,12 @@ from typing import Any, Final, TypeVar
 
 from keyfold.config.config_file import without_secrets
 from keyfold.errors import ConfigError, KeyfoldError
-from keyfold.kafka.errors import KafkaClientMissing, KafkaRefused, KafkaTopicMissing, KafkaUnavailable
+from keyfold.kafka.errors import KafkaRefused, KafkaTopicMissing, KafkaUnavailable
+from keyfold.runtime.extras import needs_extra
 
-try:
+with needs_extra("the Kafka client", "kafka"):
     from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
     from confluent_kafka.admin import AdminClient
-except ImportError as error:
-    raise KafkaClientMissing(str(error)) from error
 
 __all__ = [
     "BrokerErrors",

@@ -6,5 +6,6 @@ event_log, terminal, text    log events, and text for people
 health, metrics_server       probes and `/metrics`
 rate_limit, throttle         byte rates
 json_types, arrow_types      the types of JSON, and of Arrow's columns
+extras                       names the extra that installs a missing library
 overlap                      fetch ahead and send behind
 """

@@ -9,9 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from keyfold.spark.dataframe.latest_state import latest_state
-from keyfold.spark.dataframe.read_log import read_log
-from keyfold.spark.dataframe.snapshot_lost import snapshot_errors
+from keyfold.runtime.extras import needs_extra
+
+with needs_extra("keyfold.spark", "spark"):
+    import pyspark  # noqa: F401 - first, so that no package below is half imported if it is missing
+
+    from keyfold.spark.dataframe.latest_state import latest_state
+    from keyfold.spark.dataframe.read_log import read_log
+    from keyfold.spark.dataframe.snapshot_lost import snapshot_errors
 
 __all__ = ["KeyfoldDataSource", "latest_state", "read_log", "register", "snapshot_errors"]
 

@@ -23,13 +23,29 @@ FOLDER: Final = ROOT / "requirements"
 CONSTRAINTS: Final = ROOT / "constraints.txt"
 HEADER: Final = "# Written by `make pins` from {}. Do not edit.\n"
 
-BUILD: Final = ("setuptools", "hatchling", "editables")
+BUILD: Final = ("setuptools", "hatchling", "hatch-fancy-pypi-readme", "editables")
 """What builds keyfold and pyspark, the one library that comes as source alone."""
 TOOLS: Final = ("uv", "pip-audit")
 """What `make pins` and `make audit` run."""
 SITE: Final = ("sphinx", "myst-parser", "furo", "sphinx-copybutton")
 """What `make site` runs."""
-EXTRAS: Final = ("sink", "spark", "dev")
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedSet:
+    """What one file pins beside the dependencies of the library: an extra, a dependency group of pyproject.toml."""
+
+    extra: str = ""
+    group: str = ""
+
+
+SETS: Final = {
+    "base": PinnedSet(),
+    "sink": PinnedSet("sink"),
+    "spark": PinnedSet("spark"),
+    "test": PinnedSet("sink", "test"),
+    "dev": PinnedSet("all", "dev"),
+}
 
 _REQUIREMENT: Final = re.compile(r"([a-z0-9-]+)==([a-z0-9.+!]+)( ; [^\\]+)? \\")
 _HASH: Final = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")
@@ -119,9 +135,9 @@ def main() -> int:
         "tools": HEADER.format("constraints.txt") + compiled("-", given=TOOLS),
         "site": HEADER.format("constraints.txt") + compiled("-", given=SITE),
     }
-    for extra in EXTRAS:
-        made = compiled("pyproject.toml", "--extra", extra)
-        texts[extra] = HEADER.format(f"pyproject.toml [{extra}] and constraints.txt") + made
+    for name, pinned in SETS.items():
+        words = [f"--extra={pinned.extra}"] * bool(pinned.extra) + [f"--group={pinned.group}"] * bool(pinned.group)
+        texts[name] = HEADER.format("pyproject.toml and constraints.txt") + compiled("pyproject.toml", *words)
     FOLDER.mkdir(exist_ok=True)
     for name, text in texts.items():
         (FOLDER / f"{name}.txt").write_text(text, encoding="utf-8")

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from keyfold.errors import ConfigError
+from keyfold.errors import ConfigError, ExtraMissing
 
 OLDEST: Final = (3, 5)
 NEWEST: Final = (4, 3)
@@ -41,13 +41,13 @@ def found_pyspark() -> str | None:
 
 
 def check_pyspark(found: str | None) -> None:
-    """Raise `ConfigError` for a pyspark outside the range."""
+    """Raise `ExtraMissing` without a pyspark, and `ConfigError` for one outside the range."""
     if found is None:
-        hint = (
-            "install keyfold[spark], or run this with the Python that spark-submit uses; "
-            "small logs can be cleaned without Spark: --engine local"
+        reason = (
+            f"pyspark {supported()} is not installed, and this is not the Python that spark-submit uses; "
+            "small logs need no Spark: --engine local"
         )
-        raise ConfigError("pyspark", f"is not installed; Spark {supported()} is needed", hint=hint)
+        raise ExtraMissing("the compactor", "spark", reason)
     if not OLDEST <= minor_of(found) <= NEWEST:
         raise ConfigError(
             "pyspark",

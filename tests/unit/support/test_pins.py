@@ -14,9 +14,9 @@ from packaging.utils import canonicalize_name
 from tests.support.pins import (
     BUILD,
     CONSTRAINTS,
-    EXTRAS,
     FOLDER,
     ROOT,
+    SETS,
     SITE,
     TOOLS,
     Pin,
@@ -25,8 +25,9 @@ from tests.support.pins import (
     parse,
 )
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-NAMES = ("build", "tools", "site", *EXTRAS)
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = PYPROJECT["project"]
+NAMES = ("build", "tools", "site", *SETS)
 
 
 def pins_of(name: str) -> dict[Pin, int]:
@@ -58,22 +59,36 @@ def test_requested_packages_are_pinned() -> None:
     assert set(pins_of("sink")) | set(pins_of("spark")) <= set(pins_of("dev"))
 
 
-@pytest.mark.parametrize("name", EXTRAS)
+@pytest.mark.parametrize("name", SETS)
 def test_dependencies_of_the_project_are_pinned(name: str) -> None:
     there = {pin.name: pin.version for pin in pins_of(name)}
-    needed = [Requirement(line) for line in PROJECT["dependencies"] + list(of_extra(name))]
+    lines = [*PROJECT["dependencies"], *of_extra(SETS[name].extra), *of_group(SETS[name].group)]
+    needed = [Requirement(line) for line in lines]
     assert {canonicalize_name(one.name) for one in needed} <= set(there)
     assert [str(one) for one in needed if not one.specifier.contains(there[canonicalize_name(one.name)])] == []
 
 
+def test_the_build_is_pinned() -> None:
+    needed = {canonicalize_name(Requirement(line).name) for line in PYPROJECT["build-system"]["requires"]}
+    assert needed <= set(BUILD)
+
+
 def of_extra(name: str) -> Iterator[str]:
-    for line in PROJECT["optional-dependencies"][name]:
+    for line in PROJECT["optional-dependencies"][name] if name else ():
         own = Requirement(line)
         if own.name == PROJECT["name"]:
             for extra in own.extras:
                 yield from of_extra(extra)
         else:
             yield line
+
+
+def of_group(name: str) -> Iterator[str]:
+    for entry in PYPROJECT["dependency-groups"][name] if name else ():
+        if isinstance(entry, str):
+            yield entry
+        else:
+            yield from of_group(entry["include-group"])
 
 
 def test_a_disagreement_gives_a_hint() -> None:
