@@ -11,7 +11,7 @@ MetricKind = Literal["counter", "gauge", "histogram", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric. `rises` says what a rising value means.
+    """One metric. `help` stands alone: it names subject and unit. `rises` says what a rising value means.
 
     The labels of `subject` say what is measured, such as a topic and a partition; `own_labels` follow them.
     `equivalent` is the metric of the system `equivalent_in` with the same meaning, or empty.
@@ -39,8 +39,8 @@ class Metric:
 
     @property
     def full_help(self) -> str:
-        """The help text, with the name in the other system."""
-        return f"{self.help} {self.equivalent_in}: {self.equivalent}" if self.equivalent else self.help
+        """The help text as Prometheus shows it, with the name in the other system."""
+        return f"{self.help} In {self.equivalent_in}: {self.equivalent}." if self.equivalent else self.help
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,29 +1,48 @@
 """Metrics as Prometheus collects them.
 
 A service derives its collector from `MetricsCollector`, which turns samples into families of Prometheus' client.
-`keyfold.runtime.metrics_server` serves the collector's registry.
+`keyfold.runtime.metrics_server` serves the collector's registry. The registry also has two things that every service
+reports: its build, and figures of the process that answers the scrape.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
+from importlib.metadata import version
+from typing import Final
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from keyfold.metrics.metric import Metric, Sample, Samples
 
+BUILD_INFO: Final = Metric(
+    "keyfold_build_info",
+    "gauge",
+    "1 for the process that serves these metrics, with its service and its version of keyfold as labels.",
+    "-",
+    own_labels=("service", "version"),
+)
+
+PROCESS_PREFIX: Final = "process_"
+"""Begins the names of the figures of a process. They have the names that Prometheus gives them in every program."""
+
 
 class MetricsCollector(Collector):
-    """Declared metrics with a registry of their own; `registry.register` adds other collectors to it."""
+    """Declared metrics with a registry of their own; `registry.register` adds other collectors to it.
 
-    def __init__(self, metrics: Sequence[Metric]) -> None:
+    `service` and `installed` are the labels of `BUILD_INFO`: such as `sink`, and the version of keyfold.
+    """
+
+    def __init__(self, metrics: Sequence[Metric], service: str, installed: str | None = None) -> None:
         self._metrics = metrics
         self.registry = CollectorRegistry()
         self.registry.register(self)
+        self.registry.register(_Build(service, version("keyfold") if installed is None else installed))
+        self.registry.register(_Process(registry=None))
 
     @abstractmethod
     def samples(self) -> Samples:
@@ -41,6 +60,40 @@ class MetricsCollector(Collector):
     def collect(self) -> Iterable[Family]:
         """Return every metric in Prometheus' form."""
         return [_family(metric, found) for metric, found in self.samples().items()]
+
+
+class WithoutProcess(Collector):
+    """A registry without the figures of the process, for metrics that are read after the process has ended."""
+
+    def __init__(self, registry: Collector) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterable[Family]:
+        """Return the metrics of the registry that do not describe a process."""
+        return [family for family in self._registry.collect() if not family.name.startswith(PROCESS_PREFIX)]
+
+
+class _Build(Collector):
+    """`BUILD_INFO`, which never changes."""
+
+    def __init__(self, service: str, installed: str) -> None:
+        self._family = _family(BUILD_INFO, [Sample((service, installed), 1.0)])
+
+    def describe(self) -> Iterable[Family]:
+        """See `MetricsCollector.describe`."""
+        return self.collect()
+
+    def collect(self) -> Iterable[Family]:
+        """Return the metric in Prometheus' form."""
+        return [self._family]
+
+
+class _Process(ProcessCollector):
+    """Figures of this process, from /proc; none on systems without /proc."""
+
+    def describe(self) -> Iterable[Family]:
+        """See `MetricsCollector.describe`."""
+        return self.collect()
 
 
 def _family(metric: Metric, samples: Sequence[Sample]) -> Family:

@@ -17,7 +17,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from keyfold.metrics.metric import Metric
-from keyfold_sink.metrics import names
+from keyfold_sink.metrics import connect_names, names
 from keyfold_sink.metrics.names import BY_NAME
 from tests.support.kafka import KafkaBroker, produce_all, synthetic
 from tests.support.moto import Fault, LocalS3Process
@@ -98,7 +98,11 @@ def started(rig: Rig, topic: MakeTopic) -> Iterator[tuple[str, SinkProcess, Scra
 
         def settled() -> bool:
             running = scrapes.total(names.BY_STATE, state="RUNNING") == PARTITIONS
-            return running and scrapes.each(names.PARTITIONS) == [2.0, 2.0] and scrapes.total(names.REBALANCING) == 0
+            return (
+                running
+                and scrapes.each(connect_names.PARTITIONS) == [2.0, 2.0]
+                and scrapes.total(connect_names.REBALANCING) == 0
+            )
 
         scrapes.until(settled, why="both tasks have claimed")
         yield name, sink, scrapes
@@ -111,15 +115,15 @@ def test_metrics_match_the_produced_records_and_the_bucket(rig: Rig, started: tu
     scrapes.until(lambda: scrapes.total(names.COMMITTED) == RECORDS, why="all is committed")
     scrapes.until(lambda: scrapes.total(names.LAG) == 0)
 
-    assert scrapes.total(names.READ) == scrapes.total(names.SENT) == RECORDS
-    assert scrapes.total(names.ACTIVE) == 0
-    assert all(rate > 0 for rate in scrapes.each(names.READ_RATE))
-    assert scrapes.each(names.TASK_STATUS) == [1.0, 1.0]
-    assert scrapes.total(names.TASKS_RUNNING) == 2
-    assert scrapes.total(names.STATUS, status="running") == 1
+    assert scrapes.total(connect_names.READ) == scrapes.total(connect_names.SENT) == RECORDS
+    assert scrapes.total(connect_names.ACTIVE) == 0
+    assert all(rate > 0 for rate in scrapes.each(connect_names.READ_RATE))
+    assert scrapes.each(connect_names.TASK_STATUS) == [1.0, 1.0]
+    assert scrapes.total(connect_names.TASKS_RUNNING) == 2
+    assert scrapes.total(connect_names.STATUS, status="running") == 1
     assert PARTITIONS <= scrapes.total(names.CLAIMS) <= 2 * PARTITIONS, "who came first may have had all of them"
     assert scrapes.total(names.STORE_ERRORS, code="SlowDown") == 0
-    scrapes.until(lambda: scrapes.total(names.OFFSETS_COMMITTED) >= 2)
+    scrapes.until(lambda: scrapes.total(connect_names.OFFSETS_COMMITTED) >= 2)
 
     store = rig.store()
     objects = [row for row in store.list(f"topics/{name}/") if not row.key.endswith("_manifest.avro")]
@@ -151,11 +155,11 @@ def test_a_requested_restart_loses_no_count_and_rest_serves_the_same_metrics(
         with urllib.request.urlopen(urllib.request.Request(restart, method="POST"), timeout=60) as answer:
             assert answer.status == 202
         # Those of before flush first; who is restarted before it has joined has not started.
-        scrapes.until(lambda starts=starts: scrapes.total(names.TASK_STARTED) == starts)  # type: ignore[misc]  # mypy does not infer a lambda with a default
+        scrapes.until(lambda starts=starts: scrapes.total(connect_names.TASK_STARTED) == starts)  # type: ignore[misc]  # mypy does not infer a lambda with a default
         scrapes.until(lambda produced=produced: scrapes.total(names.COMMITTED) >= produced)  # type: ignore[misc]  # mypy does not infer a lambda with a default
     assert scrapes.total(names.COMMITTED) == produced, "each once, whichever task it was"
     assert scrapes.total(names.REPLACED) == 0
-    assert scrapes.total(names.TASK_STARTS) == 6
+    assert scrapes.total(connect_names.TASK_STARTS) == 6
     rest = Scrapes(f"{address[1]}/metrics")
     rest.now()
     assert {name for name, _ in rest.found} == {name for name, _ in scrapes.found}
@@ -175,18 +179,18 @@ def test_counters_continue_when_a_task_is_killed_and_store_errors_are_counted_by
     victim = task_pids(sink)[0]
     os.kill(victim, signal.SIGKILL)
     scrapes.until(lambda: scrapes.total(names.REPLACED, cause="crashed") == 1)
-    scrapes.until(lambda: scrapes.total(names.TASK_STARTS) == 3)
+    scrapes.until(lambda: scrapes.total(connect_names.TASK_STARTS) == 3)
     assert scrapes.total(names.COMMITTED) == RECORDS, "what the dead one had counted is kept"
 
     assert produce_all(servers, name, synthetic(RECORDS, key_count=1_000, seed=1)) == RECORDS
     scrapes.until(lambda: scrapes.total(names.COMMITTED) == 2 * RECORDS, 120, "the other has taken over")
-    assert scrapes.total(names.READ) >= 2 * RECORDS, "the last record of each log is read again"
+    assert scrapes.total(connect_names.READ) >= 2 * RECORDS, "the last record of each log is read again"
 
     # The client sends an index once, so the sink has to repeat it. Parts of a segment the client may repeat by itself.
     local_s3.set_faults(Fault(rf"^PUT .*topics/{name}/.*/_index/", status=503, times=10))
     assert produce_all(servers, name, synthetic(1_000, key_count=10, seed=2, partition=0)) == 1_000
     scrapes.until(lambda: scrapes.total(names.COMMITTED) == 2 * RECORDS + 1_000, 120)
     assert scrapes.total(names.STORE_ERRORS, code="SlowDown") == 10
-    assert scrapes.total(names.RETRIES) > 0
+    assert scrapes.total(connect_names.RETRIES) > 0
     assert sink.end() == 0
     assert rig.prove(name, PARTITIONS) == 2 * RECORDS + 1_000

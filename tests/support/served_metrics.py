@@ -15,7 +15,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from keyfold.metrics.metric import Metric, Sample, Samples
-from keyfold.metrics.prometheus import MetricsCollector
+from keyfold.metrics.prometheus import BUILD_INFO, MetricsCollector, WithoutProcess
 from keyfold.runtime.clock import ManualClock
 from keyfold_compactor.report import metric_names as compactor_names
 from keyfold_replicator.status import metric_names as replica_names
@@ -29,6 +29,9 @@ TARGET_LABELS: Final = frozenset({"namespace", "job", "instance", "pod"})
 
 SERVICES: Final = ("sink", "compactor", "replica")
 
+DECLARED: Final = (*SINK_METRICS, *compactor_names.METRICS, *replica_names.METRICS, BUILD_INFO)
+"""Every metric of keyfold."""
+
 EXPOSITIONS: Final = Path(__file__).parents[1] / "unit/metrics/exposition"
 """The text of each service's scrape; `python -m tests.support.served_metrics` writes it after an intended change."""
 
@@ -38,15 +41,19 @@ def served(service: str) -> dict[str, frozenset[str]]:
     """Sample names of one service as they are scraped, each with the labels of its own."""
     return {
         sample.name: frozenset(sample.labels)
-        for family in text_string_to_metric_families(exposition(service))
+        for family in text_string_to_metric_families(generate_latest(_registry(service)).decode())
         for sample in family.samples
     }
 
 
 def exposition(service: str) -> str:
-    """What one service answers to a scrape, the same text at every call."""
+    """What one service answers to a scrape, without its process's figures: the same text at every call."""
+    return generate_latest(WithoutProcess(_registry(service))).decode()
+
+
+def _registry(service: str) -> CollectorRegistry:
     registries = {"sink": _sink, "compactor": _compactor, "replica": _replica}
-    return generate_latest(registries[service]()).decode()
+    return registries[service]()
 
 
 def all_served() -> dict[str, frozenset[str]]:
@@ -62,11 +69,11 @@ class _Everything(MetricsCollector):
 
 
 def _compactor() -> CollectorRegistry:
-    return _Everything(compactor_names.METRICS).registry
+    return _Everything(compactor_names.METRICS, "compactor", "1").registry
 
 
 def _replica() -> CollectorRegistry:
-    return _Everything(replica_names.METRICS).registry
+    return _Everything(replica_names.METRICS, "replicator", "1").registry
 
 
 def _sink() -> CollectorRegistry:
@@ -105,8 +112,7 @@ def _keys(metric: Metric) -> Iterator[str]:
 
 def unserved() -> Iterable[str]:
     """Declared metrics of which the scrapes above have no sample: there must be none."""
-    declared = {metric.name for metric in SINK_METRICS}
-    declared |= {metric.name for metric in (*compactor_names.METRICS, *replica_names.METRICS)}
+    declared = {metric.name for metric in DECLARED}
     found = {name.removesuffix(part) for name in all_served() for part in ("_bucket", "_sum", "_count", "")}
     return sorted(declared - found)
 

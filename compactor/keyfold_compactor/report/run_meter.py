@@ -25,7 +25,7 @@ class RunMeter(MetricsCollector):
         self._lock = threading.Lock()
         self._history = History(begun_s=clock.monotonic_s())
         self._under_way: RunReport | None = None
-        super().__init__(METRICS)
+        super().__init__(METRICS, "compactor")
 
     def run_started(self, report: RunReport) -> None:
         """See `RunObserver.run_started`."""

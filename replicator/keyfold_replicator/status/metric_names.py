@@ -30,131 +30,155 @@ def _counter(name: str, text: str, rises: str, labels: tuple[str, ...] = ()) -> 
 
 PARTITIONS: Final = _gauge(
     "partitions",
-    "Partitions in each state.",
+    "Partitions of the replica, by the state of their replication.",
     "`broken`, `resync-required`, or `waiting` for long: see `keyfold replica status`",
     ("state",),
 )
 RUNNING: Final = _gauge(
     "running",
-    "1 while both sides are open and this process replicates; 0 if one side could not be opened.",
+    "1 while this process replicates and both the source and the replica are open; 0 if one of them could not be "
+    "opened.",
     "0 for minutes: the log, or `keyfold replica status`, says why",
 )
 PAUSED: Final = _gauge(
     "paused",
-    "1 while the replica is paused.",
+    "1 while an operator has paused the replica, otherwise 0.",
     "an operator paused it; tombstones are held for it, up to `replica.hold.max.ms`",
 )
 PENDING_BYTES: Final = _gauge(
     "pending_bytes",
-    "Stored bytes that the replica lacks, indexes included.",
+    "Stored bytes, including indexes, that the source has and the replica lacks.",
     "steadily: the byte rate is too low for what is appended and rewritten",
 )
-PENDING_RECORDS: Final = _gauge("pending_records", "Records in segments that the replica lacks.", _AS_ABOVE)
+PENDING_RECORDS: Final = _gauge(
+    "pending_records",
+    "Records in the segments that the replica lacks, including those that the replica has in replaced segments.",
+    _AS_ABOVE,
+)
 PENDING_SEGMENTS: Final = _gauge(
-    "pending_segments", "Segments of which the replica lacks the data or the newest index.", _AS_ABOVE
+    "pending_segments", "Log segments of the source of which the replica lacks the data or the newest index.", _AS_ABOVE
 )
 EARLIEST: Final = _gauge(
     "earliest_pending_timestamp_seconds",
-    "Lowest record timestamp of the segments whose records the replica lacks.",
+    "Lowest record timestamp, as Unix time in seconds, in the log segments with records that the replica lacks.",
     "it should advance: if it does not, a fail-over loses the records from this time on",
 )
 LATEST: Final = _gauge(
     "latest_pending_timestamp_seconds",
-    "Highest record timestamp of the segments whose records the replica lacks.",
+    "Highest record timestamp, as Unix time in seconds, in the log segments with records that the replica lacks.",
     "with the source",
 )
 LAG_RECORDS: Final = _gauge(
     "lag_records",
-    "Offsets between the replica's end and the source's, of the worst partition.",
+    "Offsets, not records, between the replica's end and the source's end, for the partition with the most.",
     "with the source's rate; flat at a high value: nothing is replicated",
 )
 LAG_SECONDS: Final = _gauge(
     "lag_seconds",
-    "Time since the source committed the oldest change that the replica lacks, of the worst partition.",
+    "Time in seconds since the source committed the oldest change that the replica lacks, for the partition with "
+    "the longest.",
     "beyond what you promised for a fail-over",
 )
 ERRORS: Final = _gauge(
     "errors",
-    "Partitions whose last round failed, by code and host.",
+    "Partitions whose last attempt at replication failed, by error code and host.",
     "see [codes](#codes)",
     ("code", "host"),
 )
 BACKOFF: Final = _gauge(
     "backoff_seconds",
-    "Longest pause before a failed partition is retried.",
+    "Longest pause in seconds before replication of a failed partition is retried; 0 if no partition has failed.",
     "up to `replica.retry.backoff.max.ms`; 0 after a success",
 )
 LAST_ATTEMPT: Final = _gauge(
     "last_attempt_timestamp_seconds",
-    "Unix time of the latest round of any partition.",
+    "Unix time in seconds of the latest attempt to replicate any partition to the replica.",
     "it must rise while a process runs and the replica is not paused",
 )
 NEXT_ATTEMPT: Final = _gauge(
     "next_attempt_timestamp_seconds",
-    "Unix time of the next retry of a failed partition. No sample if none failed.",
+    "Unix time in seconds of the next attempt to replicate a failed partition. No sample if no partition has failed.",
     "-",
 )
 LAST_SUCCESS: Final = _gauge(
     "last_success_timestamp_seconds",
-    "Unix time since which at least one partition has had no successful round.",
+    "Unix time in seconds since which at least one partition has not been replicated successfully.",
     "it must rise; see the alerts below",
 )
 WORST_LAG: Final = _gauge(
     "partition_lag_seconds",
-    "Lag of the partitions that are furthest behind.",
+    "Time in seconds since the source's oldest change to a partition that the replica lacks, for the worst partitions.",
     "which logs to look at",
     subject=_PARTITION,
 )
 WORST_PENDING: Final = _gauge(
-    "partition_pending_bytes", "Pending bytes of the partitions that have most.", _AS_ABOVE, subject=_PARTITION
+    "partition_pending_bytes",
+    "Stored bytes of a partition that the source has and the replica lacks, for the partitions with the most.",
+    _AS_ABOVE,
+    subject=_PARTITION,
 )
 FAILING: Final = _gauge(
     "partition_failing",
-    "1 for partitions that wait, are broken or need a resync, the first ones by name.",
+    "1 for a partition whose replication waits, is broken or needs a resync, for the first ones by name.",
     "as above; the status has all",
     subject=_PARTITION,
 )
 
-ROUNDS: Final = _counter("rounds", "Rounds of partitions, including those that found nothing to do.", "it must rise")
+ROUNDS: Final = _counter(
+    "rounds",
+    "Attempts to replicate a partition to the replica, including those that found nothing to copy.",
+    "it must rise",
+)
 COMMITS: Final = _counter(
     "commits",
-    "Versions of the source that were committed at the replica.",
+    "Versions of the source's logs that were committed at the replica.",
     "with the source's commits; it may skip some",
 )
 PINS: Final = _counter(
     "pins",
-    "Versions that rounds held at the source while they copied.",
+    "Versions of the source's logs that were held against deletion while they were copied to the replica.",
     "with large rounds, or rounds that are planned again",
 )
 PLANS_REPEATED: Final = _counter(
     "plans_repeated",
-    "Rounds planned again, because the source had deleted an object before it was copied.",
+    "Copies that were planned again because the source had deleted an object before the copy.",
     "often: raise `file.delete.delay.ms` at the source, or lower `replica.pin.min.bytes`",
 )
 SENT_BYTES: Final = _counter(
-    "sent_bytes", "Stored bytes that this process sent to the replica.", "with what is appended and rewritten"
+    "sent_bytes", "Stored bytes that this process has sent to the replica.", "with what is appended and rewritten"
 )
-SENT_OBJECTS: Final = _counter("sent_objects", "Objects that this process sent to the replica.", _AS_ABOVE)
+SENT_OBJECTS: Final = _counter("sent_objects", "Objects that this process has sent to the replica.", _AS_ABOVE)
 COPIED_BYTES: Final = _counter(
-    "copied_bytes", "Stored bytes that the store copied itself, because both sides are in it.", _AS_ABOVE
+    "copied_bytes",
+    "Stored bytes that the object store copied to the replica itself, because source and replica are in one store.",
+    _AS_ABOVE,
 )
-COPIED_OBJECTS: Final = _counter("copied_objects", "Objects that the store copied itself.", _AS_ABOVE)
+COPIED_OBJECTS: Final = _counter(
+    "copied_objects",
+    "Objects that the object store copied to the replica itself, because source and replica are in one store.",
+    _AS_ABOVE,
+)
 FOUND_OBJECTS: Final = _counter(
     "found_objects",
-    "Objects that an interrupted round had already copied, and that were not sent again.",
+    "Objects that an interrupted attempt had already copied to the replica, and that were not sent again.",
     "rounds are interrupted often",
 )
 DELETED_OBJECTS: Final = _counter(
     "deleted_objects",
-    "Objects deleted after the replica no longer named them.",
+    "Objects that were deleted at the replica after its logs no longer needed them.",
     "with the source's passes, `file.delete.delay.ms` later",
 )
 DELETED_ORPHANS: Final = _counter(
     "deleted_orphans",
-    "Objects of interrupted rounds that were deleted, because no version names them.",
+    "Objects that interrupted attempts had left at the replica and that were deleted, because no log needs them.",
     "rounds are interrupted often",
 )
-FAILURES: Final = _counter("failures", "Failed rounds, by code.", "see [codes](#codes)", ("code",))
+FAILURES: Final = _counter(
+    "failures",
+    "Failed attempts to replicate a partition to the replica, by error code.",
+    "see [codes](#codes)",
+    ("code",),
+)
 
 METRICS: Final[tuple[Metric, ...]] = (
     *(RUNNING, PARTITIONS, PAUSED, PENDING_BYTES, PENDING_RECORDS, PENDING_SEGMENTS, EARLIEST, LATEST),

@@ -119,7 +119,7 @@ class ReplicaMeter(MetricsCollector):
         self._lock = threading.Lock()
         self._known: dict[str, ObservedReplica] = {}
         self._tallies: dict[str, Tally] = {}
-        super().__init__(METRICS)
+        super().__init__(METRICS, "replicator")
 
     def start_replica(self, name: str) -> Tally:
         """Return where to count for a replica that is being opened. When it is opened again, no counter goes back."""

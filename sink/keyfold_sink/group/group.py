@@ -41,7 +41,7 @@ from keyfold_sink.group.fetching import PartitionFetching
 from keyfold_sink.group.membership import Membership
 from keyfold_sink.kafka.client import GroupConsumer
 from keyfold_sink.kafka.cluster import GONE
-from keyfold_sink.metrics import names
+from keyfold_sink.metrics import connect_names, names
 from keyfold_sink.metrics.meter import TaskMeter
 from keyfold_sink.topic_partition import TopicPartitionKey
 from keyfold_sink.write.partition import Committed, PartitionWriter
@@ -241,7 +241,7 @@ class ConsumerGroup:
             self._executor,
             lambda error: self._inbox.put(PartitionStopped(owner, error)),
             health,
-            on_retry=lambda: self._meter.count(names.RETRIES),
+            on_retry=lambda: self._meter.count(connect_names.RETRIES),
         )
         retry = QueueRetry(queue, self._random, look_again_s=self._look_again_s)
         owner = AssignedPartition(key, queue, retry, self._open_log(key), health)

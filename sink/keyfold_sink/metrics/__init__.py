@@ -1,6 +1,7 @@
 """The sink's metrics, from the counters of its tasks to Prometheus.
 
-names              the table of all metrics
+names              the table of all metrics, and those of the sink's own
+connect_names      the metrics that Kafka Connect also has
 definitions        names of Connect's metrics and of the sink's own
 meter              the counters of one task
 recent             rates, means and maxima over the last minute

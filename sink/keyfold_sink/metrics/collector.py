@@ -46,7 +46,7 @@ class SinkMetrics(MetricsCollector):
         self._all_partitions = all_partitions
         self._lock = threading.Lock()
         self._ledger = Ledger(clock)
-        super().__init__(METRICS)
+        super().__init__(METRICS, "sink", version)
 
     def on_status(self, status: TaskStatus) -> None:
         """Process a task's report at once, because its last report arrives just before another process replaces it."""

@@ -2,7 +2,7 @@
 
 The subject of a metric determines its first labels. Metrics of a task have `connector` and `task`, those of a partition
 `connector`, `topic` and `partition`, those of a connector `connector`, and those of a worker none. The metrics are in
-`keyfold_sink.metrics.names`.
+`connect_names` and `names`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from keyfold.metrics.metric import Metric
 
-CONNECT: Final = "Connect"
+CONNECT: Final = "Kafka Connect"
 
 TASK: Final = ("connector", "task")
 PARTITION: Final = ("connector", "topic", "partition")

@@ -24,7 +24,7 @@ from keyfold.log.manifest import SegmentEntry
 from keyfold.metrics.metric import Metric
 from keyfold.runtime.clock import Clock
 from keyfold_sink.config.rolling import RollReason
-from keyfold_sink.metrics import names
+from keyfold_sink.metrics import connect_names, names
 from keyfold_sink.metrics.definitions import TASK
 from keyfold_sink.metrics.names import METRICS, ROLL_REASONS, SECONDS_BOUNDS, SET_BACK_CAUSES
 from keyfold_sink.metrics.recent import Recent
@@ -130,7 +130,7 @@ class TaskMeter:
 
     def offsets_sent(self) -> None:
         """Count an offset commit sent to the group."""
-        self.count(names.OFFSET_COMMITS)
+        self.count(connect_names.OFFSET_COMMITS)
 
     def offsets_answered(self, sent_s: float | None, *, good: bool, late: bool = False) -> None:
         """Count the group's answer to an offset commit, sent at `sent_s` if that is known.
@@ -140,16 +140,16 @@ class TaskMeter:
         now_s = self.clock.monotonic_s()
         with self._lock:
             if late:
-                self._values[names.OFFSETS_LATE.name] += 1
-                self._recent[names.OFFSETS_LATE_RATE].record(1, now_s)
+                self._values[connect_names.OFFSETS_LATE.name] += 1
+                self._recent[connect_names.OFFSETS_LATE_RATE].record(1, now_s)
             elif good:
                 self._offsets_good += 1
-                self._values[names.OFFSETS_COMMITTED.name] += 1
-                self._recent[names.OFFSETS_COMMITTED_RATE].record(1, now_s)
+                self._values[connect_names.OFFSETS_COMMITTED.name] += 1
+                self._recent[connect_names.OFFSETS_COMMITTED_RATE].record(1, now_s)
             else:
                 self._offsets_bad += 1
             if sent_s is not None:
-                self._recent[names.OFFSETS_AVG].record((now_s - sent_s) * 1000, now_s)
+                self._recent[connect_names.OFFSETS_AVG].record((now_s - sent_s) * 1000, now_s)
 
     def rebalance_began(self) -> None:
         """Record that the group assigns or revokes partitions."""
@@ -162,8 +162,8 @@ class TaskMeter:
         now_s = self.clock.monotonic_s()
         with self._lock:
             if self._rebalancing_since_s is not None:
-                self._values[names.REBALANCES.name] += 1
-                self._recent[names.REBALANCE_AVG].record((now_s - self._rebalancing_since_s) * 1000, now_s)
+                self._values[connect_names.REBALANCES.name] += 1
+                self._recent[connect_names.REBALANCE_AVG].record((now_s - self._rebalancing_since_s) * 1000, now_s)
                 self._rebalancing_since_s, self._rebalanced_s = None, now_s
 
     # Reporting
@@ -172,15 +172,15 @@ class TaskMeter:
         """Return all samples. The gauge `ACTIVE` has the records of open segments; those in flight are added here."""
         now_s = self.clock.monotonic_s()
         with self._lock:
-            active = gauges.get(names.ACTIVE.name, 0.0) + self._in_flight_records
-            gauges = {**gauges, names.ACTIVE.name: active}
+            active = gauges.get(connect_names.ACTIVE.name, 0.0) + self._in_flight_records
+            gauges = {**gauges, connect_names.ACTIVE.name: active}
             self._count_batches(now_s)
-            self._recent[names.ACTIVE_AVG].record(active, now_s)
+            self._recent[connect_names.ACTIVE_AVG].record(active, now_s)
             found = {**self._values, **self._lately(now_s), **self._rebalanced(now_s), **gauges}
             answered = self._offsets_good + self._offsets_bad
             if answered:
-                found[names.OFFSETS_GOOD.name] = self._offsets_good / answered
-                found[names.OFFSETS_BAD.name] = self._offsets_bad / answered
+                found[connect_names.OFFSETS_GOOD.name] = self._offsets_good / answered
+                found[connect_names.OFFSETS_BAD.name] = self._offsets_bad / answered
             for (name, labels), buckets in self._buckets.items():
                 found.update(_histogram(name, labels, buckets))
         used = resource.getrusage(resource.RUSAGE_SELF)
@@ -192,14 +192,14 @@ class TaskMeter:
 
     def _count_batches(self, now_s: float) -> None:
         batches, self._batches = self._batches, _Batches()
-        self._values[names.READ.name] += batches.records
+        self._values[connect_names.READ.name] += batches.records
         self._values[names.VALUE_BYTES.name] += batches.value_bytes
-        self._values[names.SENT.name] += batches.sent
-        self._recent[names.READ_RATE].record(batches.records, now_s)
-        self._recent[names.SENT_RATE].record(batches.sent, now_s)
+        self._values[connect_names.SENT.name] += batches.sent
+        self._recent[connect_names.READ_RATE].record(batches.records, now_s)
+        self._recent[connect_names.SENT_RATE].record(batches.sent, now_s)
         if batches.count:
-            self._recent[names.BATCH_AVG].add(batches.count, batches.records, batches.largest, now_s)
-            self._recent[names.PUT_AVG].add(batches.count, batches.total_ms, batches.longest_ms, now_s)
+            self._recent[connect_names.BATCH_AVG].add(batches.count, batches.records, batches.largest, now_s)
+            self._recent[connect_names.PUT_AVG].add(batches.count, batches.total_ms, batches.longest_ms, now_s)
 
     def _lately(self, now_s: float) -> dict[str, float]:
         found: dict[str, float] = {}
@@ -214,22 +214,22 @@ class TaskMeter:
         return found
 
     def _rebalanced(self, now_s: float) -> dict[str, float]:
-        found = {names.REBALANCING.name: float(self._rebalancing_since_s is not None)}
+        found = {connect_names.REBALANCING.name: float(self._rebalancing_since_s is not None)}
         if self._rebalanced_s is not None:
-            found[names.SINCE_REBALANCE.name] = (now_s - self._rebalanced_s) * 1000
+            found[connect_names.SINCE_REBALANCE.name] = (now_s - self._rebalanced_s) * 1000
         return found
 
 
 _RECENT: Final[Mapping[Metric, Metric]] = {
-    names.READ_RATE: names.READ_RATE,
-    names.SENT_RATE: names.SENT_RATE,
-    names.OFFSETS_COMMITTED_RATE: names.OFFSETS_COMMITTED_RATE,
-    names.OFFSETS_LATE_RATE: names.OFFSETS_LATE_RATE,
-    names.PUT_AVG: names.PUT_MAX,
-    names.BATCH_AVG: names.BATCH_MAX,
-    names.ACTIVE_AVG: names.ACTIVE_MAX,
-    names.OFFSETS_AVG: names.OFFSETS_MAX,
-    names.REBALANCE_AVG: names.REBALANCE_MAX,
+    connect_names.READ_RATE: connect_names.READ_RATE,
+    connect_names.SENT_RATE: connect_names.SENT_RATE,
+    connect_names.OFFSETS_COMMITTED_RATE: connect_names.OFFSETS_COMMITTED_RATE,
+    connect_names.OFFSETS_LATE_RATE: connect_names.OFFSETS_LATE_RATE,
+    connect_names.PUT_AVG: connect_names.PUT_MAX,
+    connect_names.BATCH_AVG: connect_names.BATCH_MAX,
+    connect_names.ACTIVE_AVG: connect_names.ACTIVE_MAX,
+    connect_names.OFFSETS_AVG: connect_names.OFFSETS_MAX,
+    connect_names.REBALANCE_AVG: connect_names.REBALANCE_MAX,
 }
 """Metrics over the last minute: rates, and means with their maxima."""
 
@@ -241,7 +241,7 @@ def _zeros() -> list[str]:
     known[names.SCHEMA_LOOKUPS] = ("found", "unknown", "unavailable", "refused")
     known |= {names.OBJECTS: _OBJECT_KINDS, names.OBJECT_BYTES: _OBJECT_KINDS}
     plain = [m.name for m in _COUNTS if not m.own_labels and m.kind != "histogram"]
-    plain += [names.OFFSET_COMMITS.name, names.LAST_ERROR.name, names.REBALANCES.name]
+    plain += [connect_names.OFFSET_COMMITS.name, connect_names.LAST_ERROR.name, connect_names.REBALANCES.name]
     return plain + [sample_key(metric.name, (value,)) for metric, values in known.items() for value in values]
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from keyfold.metrics.metric import Metric, Sample
-from keyfold_sink.metrics import names
+from keyfold_sink.metrics import connect_names, names
 from keyfold_sink.metrics.names import PARTITIONS_SHOWN
 from keyfold_sink.status import UNKNOWN, PartitionStatus, RunState, TaskStatus
 from keyfold_sink.topic_partition import TopicPartitionKey
@@ -47,7 +47,7 @@ def task_gauges(status: TaskStatus, now_ms: int, stalled: Figures) -> dict[Metri
     partitions = status.partitions
     states = Counter(partition.state for partition in partitions)
     found: dict[Metric, dict[tuple[str, ...], float]] = {
-        names.PARTITIONS: {(): float(len(partitions))},
+        connect_names.PARTITIONS: {(): float(len(partitions))},
         names.BY_STATE: {(state.value,): float(count) for state, count in states.items()},
     }
     lags = [p.lag_records for p in partitions if p.lag_records != UNKNOWN]
@@ -62,7 +62,7 @@ def task_gauges(status: TaskStatus, now_ms: int, stalled: Figures) -> dict[Metri
     found[names.AGE_MAX] = {(): max((_age_s(p, now_ms) for p in partitions), default=0.0)}
     found[names.LAG] = {(): float(sum(lags))}
     found[names.LAG_MAX] = {(): float(max(lags, default=0))}
-    found[names.TASK_LAG] = {(): float(max(0, *read)) if read else 0.0}
+    found[connect_names.TASK_LAG] = {(): float(max(0, *read)) if read else 0.0}
     if commits:
         found[names.LAST_COMMIT] = {(): max(commits) / 1000}
     if status.reported_ms != UNKNOWN:

@@ -15,7 +15,7 @@ from typing import Final
 
 from keyfold.metrics.metric import Metric, Sample, Samples
 from keyfold.runtime.clock import Clock
-from keyfold_sink.metrics import names
+from keyfold_sink.metrics import connect_names, names
 from keyfold_sink.metrics.definitions import TASK
 from keyfold_sink.metrics.meter import BAR
 from keyfold_sink.metrics.names import BY_NAME, METRICS, REPLACED_CAUSES
@@ -73,7 +73,9 @@ class Ledger:
         self._tasks: dict[int, _Task] = {}
         self._stalls = Stalls()
         self._replaced: dict[str, int] = dict.fromkeys(REPLACED_CAUSES, 0)
-        self._starts = dict.fromkeys((names.TASK_STARTS, names.TASK_STARTED, names.TASK_NOT_STARTED), 0)
+        self._starts = dict.fromkeys(
+            (connect_names.TASK_STARTS, connect_names.TASK_STARTED, connect_names.TASK_NOT_STARTED), 0
+        )
 
     def observe(self, status: TaskStatus) -> None:
         """Process a task's report, or its supervisor's status of it (`pid` is `UNKNOWN` without a process).
@@ -99,7 +101,7 @@ class Ledger:
             ran = status.state in _STARTED
             task.has_begun = ran or status.state is RunState.FAILED or status.pid == UNKNOWN
             if task.has_begun:
-                self._starts[names.TASK_STARTED if ran else names.TASK_NOT_STARTED] += 1
+                self._starts[connect_names.TASK_STARTED if ran else connect_names.TASK_NOT_STARTED] += 1
 
     def only(self, tasks: Iterable[TaskStatus], replaced: Mapping[str, int]) -> None:
         """Process all tasks; a task that is missing was stopped. `replaced` counts by cause."""
@@ -118,7 +120,7 @@ class Ledger:
         task.now = {}
         task.pid, task.has_begun = pid, False
         task.since_s, task.spent_s = now_s, {}
-        self._starts[names.TASK_STARTS] += 1
+        self._starts[connect_names.TASK_STARTS] += 1
 
     def samples(self, view: View) -> Samples:
         """Return all samples by metric; an unknown metric has none."""
@@ -142,9 +144,13 @@ class Ledger:
         tasks = self._tasks.values()
         starts: dict[Metric, float] = {metric: float(count) for metric, count in self._starts.items()}
         begun = int(bool(tasks))
-        ran = int(self._starts[names.TASK_STARTED] > 0)
+        ran = int(self._starts[connect_names.TASK_STARTED] > 0)
         failed = int(bool(begun and not ran and all(task.status.state is RunState.FAILED for task in tasks)))
-        starts |= {names.CONNECTOR_STARTS: begun, names.CONNECTOR_STARTED: ran, names.CONNECTOR_NOT_STARTED: failed}
+        starts |= {
+            connect_names.CONNECTOR_STARTS: begun,
+            connect_names.CONNECTOR_STARTED: ran,
+            connect_names.CONNECTOR_NOT_STARTED: failed,
+        }
         for metric, value in starts.items():
             found[metric].append(Sample((), value))
         for good, bad, good_share, bad_share in _SHARES:
@@ -153,10 +159,14 @@ class Ledger:
                 found[good_share].append(Sample((), starts[good] / ended))
                 found[bad_share].append(Sample((), starts[bad] / ended))
         found[names.REPLACED] += [Sample((cause,), float(count)) for cause, count in self._replaced.items()]
-        found[names.CONNECTORS].append(Sample((), float(view.state is not RunState.STOPPED)))
-        found[names.TASKS].append(Sample((), float(sum(task.status.state is not RunState.STOPPED for task in tasks))))
-        found[names.EPOCH].append(Sample((), float(view.orders_version)))
-        found[names.REBALANCES].append(Sample((), sum(task.total(names.REBALANCES.name) for task in tasks)))
+        found[connect_names.CONNECTORS].append(Sample((), float(view.state is not RunState.STOPPED)))
+        found[connect_names.TASKS].append(
+            Sample((), float(sum(task.status.state is not RunState.STOPPED for task in tasks)))
+        )
+        found[connect_names.EPOCH].append(Sample((), float(view.orders_version)))
+        found[connect_names.REBALANCES].append(
+            Sample((), sum(task.total(connect_names.REBALANCES.name) for task in tasks))
+        )
         for metric, of_all in _OVER_TASKS.items():
             values = [task.now[metric.name] for task in tasks if task.is_alive and metric.name in task.now]
             if values:
@@ -164,12 +174,17 @@ class Ledger:
 
 
 _SHARES: Final = (
-    (names.TASK_STARTED, names.TASK_NOT_STARTED, names.TASK_STARTED_SHARE, names.TASK_NOT_STARTED_SHARE),
     (
-        names.CONNECTOR_STARTED,
-        names.CONNECTOR_NOT_STARTED,
-        names.CONNECTOR_STARTED_SHARE,
-        names.CONNECTOR_NOT_STARTED_SHARE,
+        connect_names.TASK_STARTED,
+        connect_names.TASK_NOT_STARTED,
+        connect_names.TASK_STARTED_SHARE,
+        connect_names.TASK_NOT_STARTED_SHARE,
+    ),
+    (
+        connect_names.CONNECTOR_STARTED,
+        connect_names.CONNECTOR_NOT_STARTED,
+        connect_names.CONNECTOR_STARTED_SHARE,
+        connect_names.CONNECTOR_NOT_STARTED_SHARE,
     ),
 )
 
@@ -179,10 +194,10 @@ def _mean(values: list[float]) -> float:
 
 
 _OVER_TASKS: Final[Mapping[Metric, Callable[[list[float]], float]]] = {
-    names.REBALANCING: max,
-    names.REBALANCE_AVG: _mean,
-    names.REBALANCE_MAX: max,
-    names.SINCE_REBALANCE: min,
+    connect_names.REBALANCING: max,
+    connect_names.REBALANCE_AVG: _mean,
+    connect_names.REBALANCE_MAX: max,
+    connect_names.SINCE_REBALANCE: min,
 }
 
 
@@ -231,9 +246,9 @@ def _add_task(
         elif task.is_alive:
             found[metric].append(Sample((*labels, *own), task.now[key], part))
     status = task.status
-    found[names.TASK_STATUS].append(Sample((*labels, status.state.lower()), 1.0))
-    found[names.RUNNING_RATIO].append(Sample(labels, task.share(RunState.RUNNING)))
-    found[names.PAUSE_RATIO].append(Sample(labels, task.share(RunState.PAUSED)))
+    found[connect_names.TASK_STATUS].append(Sample((*labels, status.state.lower()), 1.0))
+    found[connect_names.RUNNING_RATIO].append(Sample(labels, task.share(RunState.RUNNING)))
+    found[connect_names.PAUSE_RATIO].append(Sample(labels, task.share(RunState.PAUSED)))
     if task.is_alive:
         for metric, values in task_gauges(status, now_ms, stalled).items():
             found[metric] += [Sample((*labels, *own), value) for own, value in values.items()]
@@ -244,28 +259,28 @@ def _add_connector(found: dict[Metric, list[Sample]], view: View, states: list[R
     has_failed = bool(states) and all(state is RunState.FAILED for state in states)
     state = (RunState.FAILED if has_failed and view.state is not RunState.STOPPED else view.state).lower()
     facts = {
-        names.STATUS: state,
-        names.CLASS: view.connector_class,
-        names.TYPE: "sink",
-        names.VERSION: view.version,
+        connect_names.STATUS: state,
+        connect_names.CLASS: view.connector_class,
+        connect_names.TYPE: "sink",
+        connect_names.VERSION: view.version,
     }
     for metric, fact in facts.items():
         if not fact:
             continue
         found[metric].append(Sample((*connector, fact), 1.0))
         # Confluent's rules use one name for all of them, each with only its own label.
-        own = tuple(fact if label == metric.own_labels[0] else "" for label in names.CONNECTOR.own_labels)
-        found[names.CONNECTOR].append(Sample((*connector, *own), 1.0))
-    found[names.TASKS_TOTAL].append(Sample(connector, float(len(states) - states.count(RunState.STOPPED))))
+        own = tuple(fact if label == metric.own_labels[0] else "" for label in connect_names.CONNECTOR.own_labels)
+        found[connect_names.CONNECTOR].append(Sample((*connector, *own), 1.0))
+    found[connect_names.TASKS_TOTAL].append(Sample(connector, float(len(states) - states.count(RunState.STOPPED))))
     for metric, counted in _BY_TASK_STATE.items():
         found[metric].append(Sample(connector, float(states.count(counted))))
 
 
 _BY_TASK_STATE: Final = {
-    names.TASKS_RUNNING: RunState.RUNNING,
-    names.TASKS_PAUSED: RunState.PAUSED,
-    names.TASKS_FAILED: RunState.FAILED,
-    names.TASKS_UNASSIGNED: RunState.UNASSIGNED,
-    names.TASKS_DESTROYED: RunState.STOPPED,
-    names.TASKS_RESTARTING: RunState.RESTARTING,
+    connect_names.TASKS_RUNNING: RunState.RUNNING,
+    connect_names.TASKS_PAUSED: RunState.PAUSED,
+    connect_names.TASKS_FAILED: RunState.FAILED,
+    connect_names.TASKS_UNASSIGNED: RunState.UNASSIGNED,
+    connect_names.TASKS_DESTROYED: RunState.STOPPED,
+    connect_names.TASKS_RESTARTING: RunState.RESTARTING,
 }

@@ -15,7 +15,7 @@ from typing import Final
 from keyfold.runtime.clock import Clock, Moment
 from keyfold_sink.group.assignment import AssignedPartition, PartitionStage, PauseReason
 from keyfold_sink.group.group import ConsumerGroup
-from keyfold_sink.metrics import names
+from keyfold_sink.metrics import connect_names, names
 from keyfold_sink.metrics.meter import TaskMeter, sample_key
 from keyfold_sink.status import UNKNOWN, PartitionStatus, RunState, TaskStatus
 from keyfold_sink.task.time_limits import REPORT_INTERVAL_S
@@ -246,7 +246,7 @@ class TaskGauges:
         in_flight_bytes = self._in_flight.size_bytes
         since_s = min((s for s in (writer.unsent_since_s for writer in writers) if s is not None), default=now_s)
         gauges = {
-            names.ACTIVE: sum(writer.unsent_records for writer in writers),
+            connect_names.ACTIVE: sum(writer.unsent_records for writer in writers),
             names.BUFFERED: sum(writer.held_bytes for writer in writers) + in_flight_bytes + self._waiting_bytes(),
             names.IN_FLIGHT: in_flight_bytes,
             names.BUFFER_LIMIT: self._limit_bytes,

@@ -349,6 +349,8 @@ def test_a_failed_run_is_pushed_too(clock: ManualClock, gateway: Gateway) -> Non
         fail()
     ((_, _, body),) = gateway.got
     assert value(parsed(body), "keyfold_compactor_failures_total", kind="run") == 1
+    assert "keyfold_build_info{" in body
+    assert "process_" not in body, "the process has ended when somebody reads this"
 
 
 def test_a_push_that_fails_is_a_warning_and_nothing_else(

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from keyfold.metrics.metric import Metric, Samples
 from keyfold.runtime.clock import ManualClock
 from keyfold_sink.config.rolling import RollReason
-from keyfold_sink.metrics import names
+from keyfold_sink.metrics import connect_names, names
 from keyfold_sink.metrics.definitions import PARTITION
 from keyfold_sink.metrics.meter import TaskMeter, sample_key
 from keyfold_sink.metrics.names import BY_NAME, PARTITIONS_SHOWN
@@ -64,43 +64,43 @@ def of_task(found: Found, metric: Metric, *own: str, id_: str = "0") -> float | 
 
 
 def test_counters_continue_when_a_task_is_replaced_and_gauges_disappear(ledger: Ledger, clock: ManualClock) -> None:
-    ledger.observe(task(values={names.READ.name: 100.0, names.BUFFERED.name: 5.0}))
-    ledger.observe(task(values={names.READ.name: 130.0, names.BUFFERED.name: 7.0}))
+    ledger.observe(task(values={connect_names.READ.name: 100.0, names.BUFFERED.name: 5.0}))
+    ledger.observe(task(values={connect_names.READ.name: 130.0, names.BUFFERED.name: 7.0}))
     found = seen(ledger, clock)
-    assert (of_task(found, names.READ), of_task(found, names.BUFFERED)) == (130.0, 7.0)
+    assert (of_task(found, connect_names.READ), of_task(found, names.BUFFERED)) == (130.0, 7.0)
 
     ledger.observe(TaskStatus(0, RunState.RESTARTING, "it died"))
     found = seen(ledger, clock)
-    assert of_task(found, names.READ) == 130.0
+    assert of_task(found, connect_names.READ) == 130.0
     assert of_task(found, names.BUFFERED) is None
-    assert of_task(found, names.TASK_STATUS, "restarting") == 1.0
+    assert of_task(found, connect_names.TASK_STATUS, "restarting") == 1.0
 
     ledger.observe(task(state=RunState.RESTARTING, pid=101))
-    assert of_task(seen(ledger, clock), names.READ) == 130.0
-    ledger.observe(task(pid=101, values={names.READ.name: 4.0, names.BUFFERED.name: 1.0}))
+    assert of_task(seen(ledger, clock), connect_names.READ) == 130.0
+    ledger.observe(task(pid=101, values={connect_names.READ.name: 4.0, names.BUFFERED.name: 1.0}))
     found = seen(ledger, clock)
-    assert (of_task(found, names.READ), of_task(found, names.BUFFERED)) == (134.0, 1.0)
+    assert (of_task(found, connect_names.READ), of_task(found, names.BUFFERED)) == (134.0, 1.0)
 
 
 def test_a_failed_task_keeps_only_its_counters_and_its_state(ledger: Ledger, clock: ManualClock) -> None:
-    values = {names.READ.name: 100.0, names.BUFFERED.name: 5.0}
+    values = {connect_names.READ.name: 100.0, names.BUFFERED.name: 5.0}
     ledger.observe(task(values=values))
     ledger.observe(task(state=RunState.FAILED, values=values, trace="no right"))
     ledger.observe(task(state=RunState.FAILED, values=values, trace="no right", pid=UNKNOWN))
     found = seen(ledger, clock)
-    assert of_task(found, names.READ) == 100.0
+    assert of_task(found, connect_names.READ) == 100.0
     assert of_task(found, names.BUFFERED) is None
-    assert of_task(found, names.TASK_STATUS, "failed") == 1.0
-    assert of_task(found, names.TASK_STATUS, "running") is None
-    assert found[names.STATUS.name, ("users", "failed")] == 1.0
-    assert found[names.TASKS_FAILED.name, ("users",)] == 1.0
+    assert of_task(found, connect_names.TASK_STATUS, "failed") == 1.0
+    assert of_task(found, connect_names.TASK_STATUS, "running") is None
+    assert found[connect_names.STATUS.name, ("users", "failed")] == 1.0
+    assert found[connect_names.TASKS_FAILED.name, ("users",)] == 1.0
 
 
 def test_a_counter_that_falls_is_treated_as_reset(ledger: Ledger, clock: ManualClock) -> None:
-    ledger.observe(task(values={names.READ.name: 100.0, names.SENT.name: 90.0}))
-    ledger.observe(task(values={names.READ.name: 3.0, names.SENT.name: 95.0}))
+    ledger.observe(task(values={connect_names.READ.name: 100.0, connect_names.SENT.name: 90.0}))
+    ledger.observe(task(values={connect_names.READ.name: 3.0, connect_names.SENT.name: 95.0}))
     found = seen(ledger, clock)
-    assert (of_task(found, names.READ), of_task(found, names.SENT)) == (103.0, 95.0)
+    assert (of_task(found, connect_names.READ), of_task(found, connect_names.SENT)) == (103.0, 95.0)
 
 
 def test_unknown_values_of_a_newer_task_are_omitted(ledger: Ledger, clock: ManualClock) -> None:
@@ -114,13 +114,13 @@ def test_a_key_that_is_not_a_sample_is_unknown(key: str) -> None:
 
 
 KEYS = (
-    names.READ.name,
+    connect_names.READ.name,
     sample_key(names.ROLLS.name, ("time",)),
     sample_key(names.STORE_ERRORS.name, ("create", "SlowDown")),
-    names.RETRIES.name,
+    connect_names.RETRIES.name,
     sample_key(f"{names.FLUSH_SECONDS.name}_bucket", ("+Inf",)),
     sample_key(f"{names.FLUSH_SECONDS.name}_sum"),
-    names.REBALANCES.name,
+    connect_names.REBALANCES.name,
 )
 
 
@@ -196,7 +196,7 @@ class Replacements(RuleBasedStateMachine):
             known = metric_of(key)
             assert known is not None
             metric, part, own = known
-            labels = own if metric is names.REBALANCES else ("users", "0", *own)
+            labels = own if metric is connect_names.REBALANCES else ("users", "0", *own)
             total = sum(life.get(key, 0.0) for life in self.told)
             assert self.before.get((metric.name + part, labels), 0.0) == total
 
@@ -212,39 +212,41 @@ def test_a_start_succeeds_when_the_task_runs_and_fails_when_it_ends_before(ledge
     starting = task(state=RunState.UNASSIGNED)
     ledger.only([starting], {})
     found = seen(ledger, clock)
-    assert (found[names.TASK_STARTS.name, ()], found[names.TASK_STARTED.name, ()]) == (1.0, 0.0)
-    assert (names.TASK_STARTED_SHARE.name, ()) not in found, "nothing is known yet"
+    assert (found[connect_names.TASK_STARTS.name, ()], found[connect_names.TASK_STARTED.name, ()]) == (1.0, 0.0)
+    assert (connect_names.TASK_STARTED_SHARE.name, ()) not in found, "nothing is known yet"
     ledger.only([TaskStatus(0, RunState.RESTARTING, "it died")], {"crashed": 1})
     ledger.only([task(state=RunState.RESTARTING, pid=101)], {"crashed": 1})
     ledger.only([task(pid=101)], {"crashed": 1})
     ledger.only([task(pid=101, state=RunState.FAILED)], {"crashed": 1})
     found = seen(ledger, clock)
-    assert found[names.TASK_STARTS.name, ()] == 2.0
-    assert found[names.TASK_STARTED.name, ()] == found[names.TASK_NOT_STARTED.name, ()] == 1.0
-    assert found[names.TASK_STARTED_SHARE.name, ()] == found[names.TASK_NOT_STARTED_SHARE.name, ()] == 0.5
+    assert found[connect_names.TASK_STARTS.name, ()] == 2.0
+    assert found[connect_names.TASK_STARTED.name, ()] == found[connect_names.TASK_NOT_STARTED.name, ()] == 1.0
+    assert (
+        found[connect_names.TASK_STARTED_SHARE.name, ()] == found[connect_names.TASK_NOT_STARTED_SHARE.name, ()] == 0.5
+    )
     assert found[names.REPLACED.name, ("crashed",)] == 1.0
     assert found[names.REPLACED.name, ("hung",)] == 0.0
-    assert found[names.CONNECTOR_STARTED.name, ()] == 1.0
+    assert found[connect_names.CONNECTOR_STARTED.name, ()] == 1.0
 
 
 def test_a_sink_whose_tasks_all_fail_before_they_run_has_not_started(ledger: Ledger, clock: ManualClock) -> None:
     ledger.only([task(0, RunState.FAILED), task(1, RunState.FAILED, pid=7)], {})
     found = seen(ledger, clock)
-    assert found[names.CONNECTOR_STARTS.name, ()] == found[names.CONNECTOR_NOT_STARTED.name, ()] == 1.0
-    assert found[names.CONNECTOR_NOT_STARTED_SHARE.name, ()] == 1.0
+    assert found[connect_names.CONNECTOR_STARTS.name, ()] == found[connect_names.CONNECTOR_NOT_STARTED.name, ()] == 1.0
+    assert found[connect_names.CONNECTOR_NOT_STARTED_SHARE.name, ()] == 1.0
 
 
 def test_tasks_are_counted_by_state_and_missing_ones_count_as_stopped(ledger: Ledger, clock: ManualClock) -> None:
     ledger.only([task(0), task(1, RunState.PAUSED, pid=2), task(2, RunState.UNASSIGNED, pid=3), task(3, pid=4)], {})
     ledger.only([task(0), task(1, RunState.PAUSED, pid=2), task(2, RunState.UNASSIGNED, pid=3)], {})
     found = seen(ledger, clock, first_task_id=8)
-    assert found[names.TASKS.name, ()] == found[names.TASKS_TOTAL.name, ("users",)] == 3.0
-    assert found[names.TASKS_RUNNING.name, ("users",)] == 1.0
-    assert found[names.TASKS_PAUSED.name, ("users",)] == 1.0
-    assert found[names.TASKS_UNASSIGNED.name, ("users",)] == 1.0
-    assert found[names.TASKS_DESTROYED.name, ("users",)] == 1.0
-    assert of_task(found, names.TASK_STATUS, "paused", id_="9") == 1.0
-    assert found[names.EPOCH.name, ()] == 7.0
+    assert found[connect_names.TASKS.name, ()] == found[connect_names.TASKS_TOTAL.name, ("users",)] == 3.0
+    assert found[connect_names.TASKS_RUNNING.name, ("users",)] == 1.0
+    assert found[connect_names.TASKS_PAUSED.name, ("users",)] == 1.0
+    assert found[connect_names.TASKS_UNASSIGNED.name, ("users",)] == 1.0
+    assert found[connect_names.TASKS_DESTROYED.name, ("users",)] == 1.0
+    assert of_task(found, connect_names.TASK_STATUS, "paused", id_="9") == 1.0
+    assert found[connect_names.EPOCH.name, ()] == 7.0
 
 
 def test_ratios_are_shares_of_a_tasks_lifetime(ledger: Ledger, clock: ManualClock) -> None:
@@ -256,21 +258,21 @@ def test_ratios_are_shares_of_a_tasks_lifetime(ledger: Ledger, clock: ManualCloc
     clock.advance(1_000)
     ledger.only([paused], {})
     found = seen(ledger, clock)
-    assert of_task(found, names.RUNNING_RATIO) == pytest.approx(0.75)
-    assert of_task(found, names.PAUSE_RATIO) == pytest.approx(0.25)
+    assert of_task(found, connect_names.RUNNING_RATIO) == pytest.approx(0.75)
+    assert of_task(found, connect_names.PAUSE_RATIO) == pytest.approx(0.25)
 
 
 def test_the_connectors_state_is_the_desired_state(ledger: Ledger, clock: ManualClock) -> None:
     ledger.only([task(state=RunState.PAUSED)], {})
     found = seen(ledger, clock, state=RunState.PAUSED)
-    assert found[names.STATUS.name, ("users", "paused")] == 1.0
-    own = {labels[1:] for name, labels in found if name == names.CONNECTOR.name}
+    assert found[connect_names.STATUS.name, ("users", "paused")] == 1.0
+    own = {labels[1:] for name, labels in found if name == connect_names.CONNECTOR.name}
     assert own == {("paused", "", "", ""), ("", "io.Sink", "", ""), ("", "", "sink", ""), ("", "", "", "1.2")}
     ledger.only([], {})
     found = seen(ledger, clock, state=RunState.STOPPED, connector_class="")
-    assert found[names.STATUS.name, ("users", "stopped")] == 1.0
-    assert found[names.CONNECTORS.name, ()] == 0.0
-    assert not any(name == names.CLASS.name for name, _ in found), "no class was given"
+    assert found[connect_names.STATUS.name, ("users", "stopped")] == 1.0
+    assert found[connect_names.CONNECTORS.name, ()] == 0.0
+    assert not any(name == connect_names.CLASS.name for name, _ in found), "no class was given"
 
 
 def test_a_workers_rebalances_are_the_sum_over_its_tasks(ledger: Ledger, clock: ManualClock) -> None:
@@ -283,11 +285,11 @@ def test_a_workers_rebalances_are_the_sum_over_its_tasks(ledger: Ledger, clock: 
     clock.advance(500)
     ledger.only([task(n, pid=n + 1, values=meter.values({})) for n, meter in enumerate(meters)], {})
     found = seen(ledger, clock)
-    assert found[names.REBALANCES.name, ()] == 2.0
-    assert found[names.REBALANCING.name, ()] == 1.0
-    assert found[names.REBALANCE_MAX.name, ()] == pytest.approx(2_000)
-    assert found[names.REBALANCE_AVG.name, ()] == pytest.approx(1_500)
-    assert found[names.SINCE_REBALANCE.name, ()] == pytest.approx(500)
+    assert found[connect_names.REBALANCES.name, ()] == 2.0
+    assert found[connect_names.REBALANCING.name, ()] == 1.0
+    assert found[connect_names.REBALANCE_MAX.name, ()] == pytest.approx(2_000)
+    assert found[connect_names.REBALANCE_AVG.name, ()] == pytest.approx(1_500)
+    assert found[connect_names.SINCE_REBALANCE.name, ()] == pytest.approx(500)
 
 
 # Partitions
@@ -312,9 +314,9 @@ def test_sums_and_worst_of_a_task(ledger: Ledger, clock: ManualClock) -> None:
     )
     ledger.observe(task(partitions=partitions, reported_ms=now_ms - 300))
     found = seen(ledger, clock)
-    assert of_task(found, names.PARTITIONS) == 4.0
+    assert of_task(found, connect_names.PARTITIONS) == 4.0
     assert (of_task(found, names.LAG), of_task(found, names.LAG_MAX)) == (23.0, 20.0)
-    assert of_task(found, names.TASK_LAG) == 15.0
+    assert of_task(found, connect_names.TASK_LAG) == 15.0
     assert of_task(found, names.AGE_MAX) == 4.0
     assert of_task(found, names.LAST_COMMIT) == (now_ms - 2_000) / 1000
     assert of_task(found, names.REPORT_AGE) == pytest.approx(0.3)
@@ -396,7 +398,7 @@ def test_a_ledger_reads_the_values_of_a_meter(ledger: Ledger, clock: ManualClock
     meter.committed(None, rolled_s)
     ledger.observe(task(values=meter.values({})))
     found = seen(ledger, clock)
-    assert of_task(found, names.READ) == 10.0
-    assert of_task(found, names.ACTIVE) == 10.0
+    assert of_task(found, connect_names.READ) == 10.0
+    assert of_task(found, connect_names.ACTIVE) == 10.0
     assert found["keyfold_sink_flush_seconds_bucket", ("users", "0", "0.025")] == 1.0
     assert of_task(found, names.ROLLS, "time") == 1.0

@@ -20,7 +20,7 @@ from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import MIN_PART_BYTES, Blob, Create, Update
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.config.rolling import RollReason
-from keyfold_sink.metrics import names
+from keyfold_sink.metrics import connect_names, names
 from keyfold_sink.metrics.definitions import TASK
 from keyfold_sink.metrics.meter import TaskMeter, sample_key
 from keyfold_sink.metrics.metered_store import MeteredStore, error_code
@@ -104,21 +104,21 @@ def test_a_batch_updates_record_counts_rates_sizes_and_times(meter: TaskMeter, c
     meter.sent(299)
     clock.advance(10)
     meter.batch(100, 1_000, clock.monotonic_s())
-    assert value(meter, names.READ) == 400
-    assert value(meter, names.SENT) == 299
+    assert value(meter, connect_names.READ) == 400
+    assert value(meter, connect_names.SENT) == 299
     assert value(meter, names.VALUE_BYTES) == 10_000
-    assert value(meter, names.READ_RATE) == pytest.approx(400 / 30)
-    assert (value(meter, names.BATCH_AVG), value(meter, names.BATCH_MAX)) == (200, 300)
-    assert value(meter, names.PUT_AVG) == pytest.approx(20)
-    assert value(meter, names.PUT_MAX) == pytest.approx(40)
+    assert value(meter, connect_names.READ_RATE) == pytest.approx(400 / 30)
+    assert (value(meter, connect_names.BATCH_AVG), value(meter, connect_names.BATCH_MAX)) == (200, 300)
+    assert value(meter, connect_names.PUT_AVG) == pytest.approx(20)
+    assert value(meter, connect_names.PUT_MAX) == pytest.approx(40)
 
 
 def test_records_are_active_until_their_job_is_done(meter: TaskMeter, clock: ManualClock) -> None:
     meter.rolled(RollReason.TIME, 70)
-    assert meter.values({names.ACTIVE.name: 5.0})[names.ACTIVE.name] == 75
-    assert value(meter, names.ACTIVE_MAX) == 75
+    assert meter.values({connect_names.ACTIVE.name: 5.0})[connect_names.ACTIVE.name] == 75
+    assert value(meter, connect_names.ACTIVE_MAX) == 75
     meter.in_flight(-70)
-    assert meter.values({names.ACTIVE.name: 5.0})[names.ACTIVE.name] == 5
+    assert meter.values({connect_names.ACTIVE.name: 5.0})[connect_names.ACTIVE.name] == 5
     assert value(meter, names.ROLLS, "time") == 1
     assert value(meter, names.ROLLS, "memory") == 0
 
@@ -153,7 +153,7 @@ def test_a_value_at_a_bound_is_in_its_bucket_and_larger_values_are_only_in_the_l
 def test_offset_commits_have_success_shares_and_durations_and_late_answers_count_as_neither(
     meter: TaskMeter, clock: ManualClock
 ) -> None:
-    assert names.OFFSETS_GOOD.name not in meter.values({}), "there was none"
+    assert connect_names.OFFSETS_GOOD.name not in meter.values({}), "there was none"
     sent_s = clock.monotonic_s()
     for _ in range(4):
         meter.offsets_sent()
@@ -162,30 +162,32 @@ def test_offset_commits_have_success_shares_and_durations_and_late_answers_count
     meter.offsets_answered(sent_s, good=False)
     meter.offsets_answered(None, good=True)
     meter.offsets_answered(None, good=True, late=True)
-    assert value(meter, names.OFFSET_COMMITS) == 4
-    assert value(meter, names.OFFSETS_COMMITTED) == 2
-    assert value(meter, names.OFFSETS_LATE) == 1
-    assert value(meter, names.OFFSETS_GOOD) == pytest.approx(2 / 3)
-    assert value(meter, names.OFFSETS_BAD) == pytest.approx(1 / 3)
-    assert value(meter, names.OFFSETS_AVG) == pytest.approx(20)
+    assert value(meter, connect_names.OFFSET_COMMITS) == 4
+    assert value(meter, connect_names.OFFSETS_COMMITTED) == 2
+    assert value(meter, connect_names.OFFSETS_LATE) == 1
+    assert value(meter, connect_names.OFFSETS_GOOD) == pytest.approx(2 / 3)
+    assert value(meter, connect_names.OFFSETS_BAD) == pytest.approx(1 / 3)
+    assert value(meter, connect_names.OFFSETS_AVG) == pytest.approx(20)
 
 
 def test_a_rebalance_lasts_from_the_first_callback_until_every_partition_is_claimed(
     meter: TaskMeter, clock: ManualClock
 ) -> None:
     meter.rebalance_is_over()
-    assert value(meter, names.REBALANCES) == 0, "none was under way"
+    assert value(meter, connect_names.REBALANCES) == 0, "none was under way"
     meter.rebalance_began()
     clock.advance(1_000)
     meter.rebalance_began()
-    assert value(meter, names.REBALANCING) == 1
+    assert value(meter, connect_names.REBALANCING) == 1
     clock.advance(500)
     meter.rebalance_is_over()
     clock.advance(2_000)
     meter.rebalance_is_over()
-    assert (value(meter, names.REBALANCES), value(meter, names.REBALANCING)) == (1, 0)
-    assert value(meter, names.REBALANCE_AVG) == value(meter, names.REBALANCE_MAX) == pytest.approx(1_500)
-    assert value(meter, names.SINCE_REBALANCE) == pytest.approx(2_000)
+    assert (value(meter, connect_names.REBALANCES), value(meter, connect_names.REBALANCING)) == (1, 0)
+    assert (
+        value(meter, connect_names.REBALANCE_AVG) == value(meter, connect_names.REBALANCE_MAX) == pytest.approx(1_500)
+    )
+    assert value(meter, connect_names.SINCE_REBALANCE) == pytest.approx(2_000)
 
 
 def test_no_count_from_many_threads_is_lost(meter: TaskMeter) -> None:
@@ -200,7 +202,7 @@ def test_no_count_from_many_threads_is_lost(meter: TaskMeter) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert value(meter, names.ROLLS, "time") == value(meter, names.ACTIVE) == 8_000
+    assert value(meter, names.ROLLS, "time") == value(meter, connect_names.ACTIVE) == 8_000
     assert meter.values({})["keyfold_sink_flush_seconds_bucket|+Inf"] == 8_000
 
 

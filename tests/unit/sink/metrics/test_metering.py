@@ -11,7 +11,7 @@ from keyfold.log.record import RecordColumns
 from keyfold.metrics.metric import Metric
 from keyfold.runtime.clock import SystemClock
 from keyfold.store.memory import MemoryStore
-from keyfold_sink.metrics import names
+from keyfold_sink.metrics import connect_names, names
 from keyfold_sink.metrics.collector import SinkMetrics
 from keyfold_sink.metrics.meter import sample_key
 from keyfold_sink.status import RunState
@@ -41,16 +41,16 @@ def test_counts_of_read_sent_committed_and_written_records_match_the_log(make: M
     rig.kafka.produce(T0, range(250), b"x" * 10)
     rig.kafka.produce(T1, range(70), b"y")
     rig.kafka.tell("on_assign", T0, T1)
-    rig.until(lambda: rig.runs(T0) and rig.runs(T1) and value(rig, names.SENT) == 320)
+    rig.until(lambda: rig.runs(T0) and rig.runs(T1) and value(rig, connect_names.SENT) == 320)
     rig.until(lambda: value(rig, names.COMMITTED) == 200)
     rig.wait_for_report()
-    assert value(rig, names.ACTIVE) == 120
+    assert value(rig, connect_names.ACTIVE) == 120
     assert value(rig, names.OPEN_SEGMENTS) == 2
     assert value(rig, names.BUFFERED) > 0
     assert value(rig, names.UNSENT_SECONDS) > 0
     rig.end()
 
-    assert value(rig, names.READ) == value(rig, names.SENT) == value(rig, names.COMMITTED) == 320
+    assert value(rig, connect_names.READ) == value(rig, connect_names.SENT) == value(rig, names.COMMITTED) == 320
     assert value(rig, names.VALUE_BYTES) == 250 * 10 + 70
     assert (value(rig, names.ROLLS, "records"), value(rig, names.ROLLS, "shutdown")) == (2, 2)
     assert value(rig, names.COMMITS) == value(rig, names.OBJECTS, "segment") == value(rig, names.OBJECTS, "index") == 4
@@ -59,18 +59,22 @@ def test_counts_of_read_sent_committed_and_written_records_match_the_log(make: M
     assert value(rig, names.OBJECT_BYTES, "index") == indexes
     assert value(rig, names.OBJECT_BYTES, "segment") == sum(objects.values()) - indexes
     assert rig.statuses[-1].values["keyfold_sink_flush_seconds_bucket|+Inf"] == 4
-    assert (value(rig, names.CLAIMS), value(rig, names.REBALANCES), value(rig, names.REBALANCING)) == (2, 1, 0)
-    assert value(rig, names.ACTIVE) == value(rig, names.OPEN_SEGMENTS) == value(rig, names.QUEUE_JOBS) == 0
+    assert (value(rig, names.CLAIMS), value(rig, connect_names.REBALANCES), value(rig, connect_names.REBALANCING)) == (
+        2,
+        1,
+        0,
+    )
+    assert value(rig, connect_names.ACTIVE) == value(rig, names.OPEN_SEGMENTS) == value(rig, names.QUEUE_JOBS) == 0
     assert value(rig, names.UNSENT_SECONDS) == 0
     assert value(rig, names.BUFFER_LIMIT) > 0
-    assert value(rig, names.OFFSETS_COMMITTED) >= 2
+    assert value(rig, connect_names.OFFSETS_COMMITTED) >= 2
 
 
 def test_a_fence_and_the_following_reset_are_counted_and_records_are_committed_once(make: MakeRig) -> None:
     rig = make(flush__size="10")
     rig.kafka.produce(T0, range(5))
     rig.kafka.tell("on_assign", T0)
-    rig.until(lambda: value(rig, names.SENT) == 5)
+    rig.until(lambda: value(rig, connect_names.SENT) == 5)
     rival = rig.log()
     rival.claim_sink(rival.load())
     rig.kafka.produce(T0, range(5, 10))
@@ -78,15 +82,15 @@ def test_a_fence_and_the_following_reset_are_counted_and_records_are_committed_o
     rig.wait_for_report()
     assert (value(rig, names.FENCES), value(rig, names.SET_BACKS, "fenced")) == (1, 1)
     assert value(rig, names.CLAIMS) == 2
-    assert (value(rig, names.READ), value(rig, names.SENT)) == (20, 20), "read again, and counted again"
-    assert value(rig, names.ACTIVE) == 0, "what was given up is not on its way any more"
+    assert (value(rig, connect_names.READ), value(rig, connect_names.SENT)) == (20, 20), "read again, and counted again"
+    assert value(rig, connect_names.ACTIVE) == 0, "what was given up is not on its way any more"
 
 
 def test_a_workers_metrics_page_of_a_running_task(make: MakeRig) -> None:
     rig = make()
     rig.kafka.produce(T0, range(7))
     rig.kafka.tell("on_assign", T0)
-    rig.until(lambda: value(rig, names.SENT) == 7)
+    rig.until(lambda: value(rig, connect_names.SENT) == 7)
     rig.wait_for_report()
     text = page(rig)
     task = 'connector="s",task="0"'
@@ -133,12 +137,12 @@ def test_skipped_records_are_counted_by_cause_and_the_rest_is_committed(make: Ma
     rig.kafka.produce(T0, range(5, 8), b"!")
     rig.kafka.produce(T0, range(8, 10))
     rig.kafka.tell("on_assign", T0)
-    rig.until(lambda: value(rig, names.SENT) == 7)
+    rig.until(lambda: value(rig, connect_names.SENT) == 7)
     rig.end()
-    assert (value(rig, names.READ), value(rig, names.COMMITTED)) == (10, 7)
-    assert value(rig, names.SKIPPED, "not JSON") == value(rig, names.RECORDS_SKIPPED) == 3
-    assert value(rig, names.RECORD_FAILURES) == value(rig, names.RECORD_ERRORS) == 3
-    assert value(rig, names.LAST_ERROR) > 1_700_000_000_000
+    assert (value(rig, connect_names.READ), value(rig, names.COMMITTED)) == (10, 7)
+    assert value(rig, names.SKIPPED, "not JSON") == value(rig, connect_names.RECORDS_SKIPPED) == 3
+    assert value(rig, connect_names.RECORD_FAILURES) == value(rig, connect_names.RECORD_ERRORS) == 3
+    assert value(rig, connect_names.LAST_ERROR) > 1_700_000_000_000
     assert 'keyfold_sink_records_skipped_total{cause="not JSON",connector="s",task="0"} 3.0' in page(rig)
     gaps = rig.log().load().manifest.gaps
     assert sum(gap.to_offset - gap.from_offset for gap in gaps) == 3, "the log says the same"
@@ -166,7 +170,7 @@ def test_a_partition_that_waits_for_a_schema_is_held_and_its_records_count_as_bu
     rig.kafka.tell("on_assign", T0)
     rig.until(lambda: value(rig, names.HELD, "schemas") == 1)
     assert value(rig, names.BUFFERED) > 0
-    assert (value(rig, names.READ) > 0, value(rig, names.SENT)) == (True, 0)
+    assert (value(rig, connect_names.READ) > 0, value(rig, connect_names.SENT)) == (True, 0)
     checks.known.set()
-    rig.until(lambda: value(rig, names.SENT) == 100)
+    rig.until(lambda: value(rig, connect_names.SENT) == 100)
     rig.until(lambda: value(rig, names.HELD, "schemas") == 0)

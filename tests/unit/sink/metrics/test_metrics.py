@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_pla
 
 from keyfold.errors import ConfigError
 from keyfold.runtime.clock import ManualClock
-from keyfold_sink.metrics import names
+from keyfold_sink.metrics import connect_names, names
 from keyfold_sink.metrics.collector import SinkMetrics, own_port
 from keyfold_sink.metrics.definitions import TASK
 from keyfold_sink.metrics.meter import TaskMeter
@@ -111,6 +111,12 @@ def families(metrics: SinkMetrics) -> dict[str, Family]:
     return {family.name: family for family in found}
 
 
+def own_families(metrics: SinkMetrics) -> dict[str, Family]:
+    """The sink's own: without those that every service has."""
+    of_every_service = ("keyfold_build_info", "process_")
+    return {name: family for name, family in families(metrics).items() if not name.startswith(of_every_service)}
+
+
 def read_open(text: bytes) -> list[Family]:
     return list(parse_open(text.decode()))  # type: ignore[no-untyped-call]  # the library does not annotate it
 
@@ -128,7 +134,7 @@ def test_prometheus_own_parser_reads_every_metric_with_its_kind_its_help_and_its
     metrics = make()
     metrics.observe(full(clock), {"crashed": 1})
     clock.advance(1_000)
-    found = families(metrics)
+    found = own_families(metrics)
     assert {name.removesuffix("_total") for name in BY_NAME} == {name.removesuffix("_total") for name in found}
     for metric in METRICS:
         family = found.get(metric.name) or found[metric.name.removesuffix("_total")]
@@ -136,7 +142,7 @@ def test_prometheus_own_parser_reads_every_metric_with_its_kind_its_help_and_its
         assert family.documentation.startswith(metric.help)
         assert metric.equivalent in family.documentation
         assert family.samples, f"{metric.name} has no sample although there is something to say"
-        if metric is not names.CONNECTOR:
+        if metric is not connect_names.CONNECTOR:
             for sample in family.samples:
                 assert set(sample.labels) - {"le"} == set(metric.labels)
 
@@ -154,9 +160,9 @@ def test_a_strict_openmetrics_parser_reads_the_same_samples(
 def test_all_metrics_exist_before_any_task_has_reported(
     make: Callable[..., SinkMetrics],
 ) -> None:
-    found = families(make())
+    found = own_families(make())
     assert len(found) == len(METRICS)
-    assert found[names.TASKS.name].samples[0].value == 0
+    assert found[connect_names.TASKS.name].samples[0].value == 0
     assert found[names.BUFFERED.name].samples == []
 
 
@@ -189,8 +195,8 @@ def test_histograms_are_cumulative_and_complete(make: Callable[..., SinkMetrics]
 
 
 def test_one_metric_can_be_asked_for_by_name(make: Callable[..., SinkMetrics]) -> None:
-    restricted = make().registry.restricted_registry([names.TASKS.name])
-    assert [family.name for family in restricted.collect()] == [names.TASKS.name]
+    restricted = make().registry.restricted_registry([connect_names.TASKS.name])
+    assert [family.name for family in restricted.collect()] == [connect_names.TASKS.name]
 
 
 def test_concurrent_scrapes_and_reports_do_not_interfere(make: Callable[..., SinkMetrics], clock: ManualClock) -> None:
@@ -211,7 +217,7 @@ def test_concurrent_scrapes_and_reports_do_not_interfere(make: Callable[..., Sin
     for thread in threads:
         thread.start()
     for _ in range(20):
-        assert len(families(metrics)) == len(METRICS)
+        assert len(own_families(metrics)) == len(METRICS)
     for thread in threads:
         thread.join()
     assert failed == []
@@ -230,7 +236,7 @@ def test_each_connect_metric_has_the_jmx_exporters_name(make: Callable[..., Sink
         for attribute in attributes.split()
     }
     assert expected - served == NOT_HERE
-    assert {name for name in served if name.startswith("kafka_")} - expected == {names.CONNECTOR.name}
+    assert {name for name in served if name.startswith("kafka_")} - expected == {connect_names.CONNECTOR.name}
 
 
 def test_the_relabelling_rule_gives_strimzis_names() -> None:
@@ -241,12 +247,12 @@ def test_the_relabelling_rule_gives_strimzis_names() -> None:
     assert replacement is not None
     to = replacement[1].replace("${1}", r"\1").replace("${2}", r"\2")
     renamed = {metric.name: re.sub(f"^(?:{regex[1]})$", to, metric.name) for metric in METRICS if metric.equivalent}
-    assert renamed[names.READ.name] == "kafka_connect_sink_task_sink_record_read_total"
-    assert renamed[names.TASKS_FAILED.name] == "kafka_connect_worker_connector_failed_task_count"
-    assert renamed[names.REBALANCING.name] == "kafka_connect_worker_rebalance_rebalancing"
-    assert renamed[names.STATUS.name] == "kafka_connect_connector_status"
-    assert renamed[names.TASK_STATUS.name] == "kafka_connect_connector_task_status"
-    assert renamed[names.RETRIES.name] == "kafka_connect_task_error_total_retries"
+    assert renamed[connect_names.READ.name] == "kafka_connect_sink_task_sink_record_read_total"
+    assert renamed[connect_names.TASKS_FAILED.name] == "kafka_connect_worker_connector_failed_task_count"
+    assert renamed[connect_names.REBALANCING.name] == "kafka_connect_worker_rebalance_rebalancing"
+    assert renamed[connect_names.STATUS.name] == "kafka_connect_connector_status"
+    assert renamed[connect_names.TASK_STATUS.name] == "kafka_connect_connector_task_status"
+    assert renamed[connect_names.RETRIES.name] == "kafka_connect_task_error_total_retries"
 
 
 # The page
