@@ -6,7 +6,7 @@
 
 Something is pending while the source names objects that the replica does not: new segments, and segments that a
 cleaning pass has written. After a pass much may be pending although no record is missing. Then bytes, records and
-segments say what will be sent, the lag in offsets is 0, and there is no earliest or latest time.
+segments say what will be sent, the lag in offsets and in records is 0, and there is no earliest or latest time.
 """
 
 from __future__ import annotations
@@ -54,12 +54,16 @@ def _earlier(one_ms: int, other_ms: int) -> int:
 class Lag:
     """How far behind. `records` are offsets from the replica's end to the source's, including compacted records.
 
+    The name is older than the difference. `existing_records` are the records that the source has at these offsets. If a
+    pass has merged them with earlier records, they are an upper bound: a manifest counts the records of a segment.
+
     `ms` is the time, by the source's store, since the source committed the oldest change that the replica lacks: an
     appended record, or a segment that a pass replaced.
     """
 
     records: int = 0
     ms: int = 0
+    existing_records: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +123,15 @@ def _pending(missing: Iterable[SegmentEntry], there: frozenset[str], received_to
 
 def _lag(source: Pinned, received_to: int, since_ms: Iterable[int]) -> Lag:
     manifest = source.manifest
-    behind = manifest.next_offset - max(received_to, manifest.log_start_offset)
+    start = max(received_to, manifest.log_start_offset)
     oldest_ms = min(since_ms, default=source.seen_ms)
-    return Lag(max(0, behind), max(0, source.seen_ms - oldest_ms))
+    existing = sum(_records_from(start, entry) for entry in manifest.segments)
+    return Lag(max(0, manifest.next_offset - start), max(0, source.seen_ms - oldest_ms), existing)
+
+
+def _records_from(offset: int, entry: SegmentEntry) -> int:
+    """Return how many records a segment has from an offset on, at most."""
+    return max(0, min(entry.record_count, entry.last_offset + 1 - offset))
 
 
 def _appended(source: Pinned, received_to: int, received_at_ms: int) -> list[int]:

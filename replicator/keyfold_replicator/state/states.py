@@ -152,6 +152,7 @@ class PartitionState:
             "earliest_pending_ms": self.pending.earliest_ms,
             "latest_pending_ms": self.pending.latest_ms,
             "lag_records": self.lag.records,
+            "lag_existing_records": self.lag.existing_records,
             "lag_ms": self.lag.ms,
             "source_version": self.source_version,
             "source_next_offset": self.source_next_offset,
@@ -189,7 +190,7 @@ _PENDING: Final = {
     "earliest_pending_ms": "earliest_ms",
     "latest_pending_ms": "latest_ms",
 }
-_LAG: Final = {"lag_records": "records", "lag_ms": "ms"}
+_LAG: Final = {"lag_records": "records", "lag_existing_records": "existing_records", "lag_ms": "ms"}
 
 # Errors that are not retriable as calls, but after which a new round may well succeed.
 _NEW_ROUND: Final[tuple[type[KeyfoldError], ...]] = (

@@ -73,6 +73,11 @@ LAG_RECORDS: Final = _gauge(
     "Offsets, not records, between the replica's end and the source's end, for the partition with the most.",
     "with the source's rate; flat at a high value: nothing is replicated",
 )
+LAG_EXISTING: Final = _gauge(
+    "lag_existing_records",
+    "Records that the source has after the replica's end, at most, for the partition with the most.",
+    "with the source's rate; far below the lag in offsets for a log that was compacted",
+)
 LAG_SECONDS: Final = _gauge(
     "lag_seconds",
     "Time in seconds since the source committed the oldest change that the replica lacks, for the partition with "
@@ -182,7 +187,7 @@ FAILURES: Final = _counter(
 
 METRICS: Final[tuple[Metric, ...]] = (
     *(RUNNING, PARTITIONS, PAUSED, PENDING_BYTES, PENDING_RECORDS, PENDING_SEGMENTS, EARLIEST, LATEST),
-    *(LAG_RECORDS, LAG_SECONDS, ERRORS, BACKOFF, LAST_ATTEMPT, NEXT_ATTEMPT, LAST_SUCCESS),
+    *(LAG_RECORDS, LAG_EXISTING, LAG_SECONDS, ERRORS, BACKOFF, LAST_ATTEMPT, NEXT_ATTEMPT, LAST_SUCCESS),
     *(WORST_LAG, WORST_PENDING, FAILING),
     *(ROUNDS, COMMITS, PINS, PLANS_REPEATED, SENT_BYTES, SENT_OBJECTS, COPIED_BYTES, COPIED_OBJECTS, FOUND_OBJECTS),
     *(DELETED_OBJECTS, DELETED_ORPHANS, FAILURES),

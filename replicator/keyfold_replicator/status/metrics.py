@@ -62,6 +62,7 @@ def _gauges(states: Sequence[PartitionState]) -> MetricValues:
         names.EARLIEST: _seconds(found.pending.earliest_ms),
         names.LATEST: _seconds(found.pending.latest_ms),
         names.LAG_RECORDS: found.lag.records,
+        names.LAG_EXISTING: found.lag.existing_records,
         names.LAG_SECONDS: found.lag.ms / 1000,
         names.ERRORS: {(f.failure.code, f.failure.host): len(f.places) for f in found.errors},
         names.BACKOFF: found.backoff_ms / 1000,

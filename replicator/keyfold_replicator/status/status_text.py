@@ -7,16 +7,17 @@ from typing import Final
 
 from keyfold.log.names import Place
 from keyfold.runtime.json_types import JsonObject
-from keyfold.runtime.text import duration_text, size_text, time_text
+from keyfold.runtime.text import count_text, duration_text, size_text, time_text
 from keyfold_replicator.state.figures import Lag, Pending
-from keyfold_replicator.state.states import NEVER_MS, RoundFailure, SyncState
+from keyfold_replicator.state.partition_groups import grouped, without_partition
+from keyfold_replicator.state.states import NEVER_MS, PartitionState, RoundFailure, SyncState
 from keyfold_replicator.status.assessment import Assessment
 from keyfold_replicator.status.status import ReplicaStatus
 from keyfold_replicator.status.status_report import StatusReport
 from keyfold_replicator.status.summary import WORST_FIRST, FailingPartitions, ReplicaSummary
 
 LINES_MAX: Final = 20
-"""Partitions that are not in sync are limited to this number of lines, the worst ones first."""
+"""Partitions that are not in sync are limited to this number of lines, the worst first. Equal ones share a line."""
 
 _RANK: Final = {state: rank for rank, state in enumerate(WORST_FIRST)}
 
@@ -61,6 +62,7 @@ def summary_document(found: ReplicaSummary) -> JsonObject:
         "earliest_pending_ms": found.pending.earliest_ms,
         "latest_pending_ms": found.pending.latest_ms,
         "lag_records": found.lag.records,
+        "lag_existing_records": found.lag.existing_records,
         "lag_ms": found.lag.ms,
         "by_cursor": found.is_by_cursor,
         "backoff_ms": found.backoff_ms,
@@ -107,7 +109,7 @@ def status_lines(status: ReplicaStatus, *, all_partitions: bool = False) -> Iter
 
 def _counts(found: ReplicaSummary) -> str:
     parts = ", ".join(f"{count} {state.value}" for state, count in found.by_state.items())
-    return f"{_partitions(found.partitions)}: {parts}" if parts else "no partition of this replica's topics"
+    return f"{count_text(found.partitions, 'partition')}: {parts}" if parts else "no partition of this replica's topics"
 
 
 def _process(status: ReplicaStatus) -> str:
@@ -126,20 +128,23 @@ def pending_text(pending: Pending) -> str:
     """Describe what is left to copy."""
     if pending == Pending():
         return "nothing pending"
-    what = f"{size_text(pending.bytes)}, {pending.records:,} records, {pending.segments:,} segments pending"
+    records, segments = count_text(pending.records, "record"), count_text(pending.segments, "segment")
+    what = f"{size_text(pending.bytes)}, {records}, {segments} pending"
     if pending.earliest_ms == NEVER_MS:
         return what
     return f"{what}, from {time_text(pending.earliest_ms)} to {time_text(pending.latest_ms)}"
 
 
 def lag_text(lag: Lag) -> str:
-    """Describe how far the replica is behind."""
-    return f"lag {lag.records:,} records, {duration_text(lag.ms / 1000)}"
+    """Describe how far the replica is behind: in offsets, in records that exist at these offsets, and in time."""
+    offsets, records = count_text(lag.records, "offset"), count_text(lag.existing_records, "record")
+    return f"lag {offsets}, {records}, {duration_text(lag.ms / 1000)}"
 
 
 def _error_lines(failing: FailingPartitions) -> Iterable[str]:
     error = failing.failure
-    yield f"  {error.code} at {error.host}{_places_text(failing.places)}: {error.message}"
+    message = without_partition(error.message, failing.places[0]) if failing.places else error.message
+    yield f"  {error.code} at {error.host}{_places_text(failing.places)}: {message}"
     if error.hint:
         yield f"    {error.hint}"
 
@@ -148,26 +153,27 @@ def _places_text(places: Sequence[Place]) -> str:
     if not places:
         return ""
     shown = ", ".join(str(place) for place in places[:3])
-    return f" ({_partitions(len(places))}: {shown}{', ...' if len(places) > 3 else ''})"
-
-
-def _partitions(count: int) -> str:
-    return f"{count} partition{'' if count == 1 else 's'}"
+    return f" ({count_text(len(places), 'partition')}: {shown}{', ...' if len(places) > 3 else ''})"
 
 
 def _partition_lines(status: ReplicaStatus, *, all_partitions: bool) -> Iterable[str]:
-    wanted = [s for s in status.partitions if all_partitions or s.state.state is not SyncState.IN_SYNC]
-    if not all_partitions:
-        wanted.sort(key=lambda s: (_RANK[s.state.state], -s.state.lag.ms, str(s.state.place)))
-    for assessment in wanted if all_partitions else wanted[:LINES_MAX]:
-        yield f"  {_partition_text(assessment, status.reported if status.is_replicating else None)}"
-    if not all_partitions and len(wanted) > LINES_MAX:
-        yield f"  ... and {len(wanted) - LINES_MAX} more that are not in sync (--json has all)"
+    process = status.reported if status.is_replicating else None
+    if all_partitions:
+        for found in (assessment.state for assessment in status.partitions):
+            yield f"  {found.place}: {_partition_text(found, process)}"
+        return
+    behind = [assessment.state for assessment in status.partitions if assessment.state.state is not SyncState.IN_SYNC]
+    behind.sort(key=lambda s: (_RANK[s.state], -s.lag.ms, s.place.topic, s.place.partition))
+    groups = grouped((s.place.topic, s.place.partition, _partition_text(s, process)) for s in behind)
+    for group, text in groups[:LINES_MAX]:
+        yield f"  {group}: {text}"
+    left = sum(len(group.partitions) for group, _ in groups[LINES_MAX:])
+    if left:
+        yield f"  ... and {count_text(left, 'more partition')} not in sync (--json has all)"
 
 
-def _partition_text(assessment: Assessment, process: StatusReport | None) -> str:
-    found = assessment.state
-    text = f"{found.place}: {found.state.value}"
+def _partition_text(found: PartitionState, process: StatusReport | None) -> str:
+    text = found.state.value
     if found.code:
         text += f" ({found.code})"
     text += f": {pending_text(found.pending)}; {lag_text(found.lag)}"

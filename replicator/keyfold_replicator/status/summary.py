@@ -65,7 +65,11 @@ def summary(assessments: Sequence[Assessment], *, is_paused: bool = False) -> Re
         partitions=len(states),
         by_state={state: by_state[state] for state in WORST_FIRST if by_state[state]},
         pending=sum((s.pending for s in states), Pending()),
-        lag=Lag(max((s.lag.records for s in states), default=0), max((s.lag.ms for s in states), default=0)),
+        lag=Lag(
+            max((s.lag.records for s in states), default=0),
+            max((s.lag.ms for s in states), default=0),
+            max((s.lag.existing_records for s in states), default=0),
+        ),
         backoff_ms=max((s.backoff_ms for s in states), default=0),
         last_attempt_ms=max((s.last_attempt_ms for s in states), default=NEVER_MS),
         next_attempt_ms=min(waiting, default=NEVER_MS),

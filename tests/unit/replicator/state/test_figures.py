@@ -44,14 +44,16 @@ def test_two_logs_with_the_same_objects_have_nothing_pending() -> None:
 def test_new_segments_are_pending_and_the_oldest_of_them_is_the_lag() -> None:
     found = figures(pinned(log(*FOUR)), log(*FOUR[:2]))
     assert found.pending == Pending(bytes=300, records=20, segments=2, earliest_ms=20, latest_ms=39)
-    assert found.lag == Lag(records=20, ms=200_000)
+    assert found.lag == Lag(records=20, ms=200_000, existing_records=20)
 
 
 def test_at_an_empty_replica_everything_is_pending_from_the_log_start() -> None:
     source = log(*FOUR[1:])
     found = figures(pinned(source), None)
     assert found.pending == Pending(bytes=450, records=30, segments=3, earliest_ms=10, latest_ms=39)
-    assert found.lag == Lag(records=30, ms=300_000), "what was never there, or has expired, is no lag"
+    assert found.lag == Lag(records=30, ms=300_000, existing_records=30), (
+        "what was never there, or has expired, is no lag"
+    )
 
 
 def test_rewritten_segments_are_pending_although_no_record_is_missing() -> None:
@@ -98,9 +100,20 @@ def test_the_cursor_alone_shows_new_records_but_no_rewrites() -> None:
     found = figures_by_cursor(pinned(source), 30)
     assert found.is_by_cursor
     assert found.pending == Pending(bytes=150, records=10, segments=1, earliest_ms=30, latest_ms=39)
-    assert found.lag == Lag(records=10, ms=100_000)
+    assert found.lag == Lag(records=10, ms=100_000, existing_records=10)
     assert figures_by_cursor(pinned(source), -1).pending.segments == 3, "nothing received: all of it"
     assert figures_by_cursor(pinned(source), 40).pending == Pending()
+
+
+def test_a_compacted_log_lacks_fewer_records_than_offsets() -> None:
+    source = log(*FOUR[:2], rewritten(20, 40, 100, record_count=3))
+    found = figures(pinned(source), log(*FOUR[:2]))
+    assert (found.lag.records, found.lag.existing_records) == (20, 3)
+    merged = log(FOUR[0], rewritten(10, 40, 100, record_count=25))
+    found = figures(pinned(merged), log(*FOUR[:3]))
+    assert (found.lag.records, found.lag.existing_records) == (10, 10), "no more than there are offsets"
+    assert figures_by_cursor(pinned(merged), 30).lag.existing_records == 10
+    assert figures_by_cursor(pinned(merged), 40).lag.existing_records == 0
 
 
 def test_an_end_moved_over_a_hole_is_lag_without_bytes() -> None:

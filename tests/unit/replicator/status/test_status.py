@@ -382,7 +382,7 @@ def test_the_lines_name_errors_once_and_the_worst_partitions(scene: Scene) -> No
         Sink.open(scene.first, place, clock=scene.clock).append([record(0, "k", "v")])
     lines = list(status_lines(scene.status(replica=AccessDenied("k", "403"))))
     assert sum("AccessDenied at" in line for line in lines) == 1
-    assert lines[-1].strip() == "... and 4 more that are not in sync (--json has all)"
+    assert lines[-1].strip() == "... and 4 more partitions not in sync (--json has all)"
     everything = list(status_lines(scene.status(), all_partitions=True))
     assert sum(": pending: " in line for line in everything) == LINES_MAX + 4 + 1
 
