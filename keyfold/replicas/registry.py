@@ -181,6 +181,17 @@ class EnablementStore:
         """Stop accepting compacted logs; copied records stay. `is_only`: remove the entries of other topics."""
         return self._set(topic, enabled=False, format_version=format_version, is_only=is_only)
 
+    def undo(self, made: Enablement, before: Enablement) -> None:
+        """Set the permissions back to what they were before a change, unless somebody has changed them since."""
+
+        def changed(body: DocumentBody | None) -> DocumentBody | None:
+            now = self._of(DocumentVersion(body))
+            if now.compaction != made.compaction or made.compaction == before.compaction:
+                return None
+            return enablement_document(replace(now, compaction=before.compaction))
+
+        self._stored.change(changed)
+
     def _set(self, topic: str, *, enabled: bool, format_version: int, is_only: bool) -> Enablement:
         def changed(body: DocumentBody | None) -> DocumentBody | None:
             before = self._of(DocumentVersion(body))

@@ -77,7 +77,7 @@ def test_a_run_with_nothing_to_clean_replicates_new_data_without_spark(
         received = load(source, place).holds[0].received_to
         assert received == load(source, place).next_offset
         done = keyfold("compact", "run", idle, "--once")
-        assert "dr: 1 of 1 partitions in sync" in done[1]
+        assert "dr: 1 of 1 partition in sync" in done[1]
         assert "carried" not in done[1]
         done = keyfold("compact", "plan", config(tmp_path, there))
         assert "users-0: skip: this log is a replica of " in done[1]

@@ -126,7 +126,7 @@ def test_after_an_unplanned_failover_records_only_at_the_old_source_are_reported
         "--to-replica-of",
         scene.replica.config(scene.folder),
     )
-    (row,) = [back.json(*demote, "--name", NAME, code=1)]
+    (row,) = back.json(*demote, "--name", NAME, code=1)
     assert (row["lost_from"], row["lost_to"]) == (6, 8)
     assert set(latest(log_of(scene))) >= {b"lost"}
     back.keyfold(*demote, "--name", NAME, "--discard")

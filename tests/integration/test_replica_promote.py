@@ -108,8 +108,7 @@ def test_a_lost_source_is_failed_over_and_switched_back(between: Scene, far: str
         append(scene.replica, scene, [record(3, "x", "1")], seed=2)
 
     name = scene.source.location.bucket
-    (found,) = [json.loads(line) for line in scene.keyfold(
-        "replica", "demote", scene.source.url, "--to-replica-of", far, "--json", code=1)]  # fmt: skip
+    (found,) = scene.json("replica", "demote", scene.source.url, "--to-replica-of", far, code=1)
     assert (found["lost_from"], found["lost_to"]) == (3, 5)
     scene.keyfold("replica", "demote", scene.source.url, "--to-replica-of", far, "--discard")
     scene.keyfold("replica", "remove", scene.source.url, NAME)

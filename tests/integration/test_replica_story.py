@@ -168,7 +168,7 @@ def test_registrations_are_listed_and_removed(between: Scene, topic: str) -> Non
     scene = between
     write(scene, *RAW)
     scene.add(topics=topic)
-    (row,) = [scene.json("replica", "list", scene.source.url)]
+    (row,) = scene.json("replica", "list", scene.source.url)
     assert row["name"] == NAME
     assert row["topics"] == [topic]
     scene.settle()

@@ -123,13 +123,18 @@ class Keyfold:
         return captured.out.splitlines()
 
     def json(self, *args: str, code: int = 0) -> list[dict[str, Any]]:
-        """The same with --json."""
-        return [json.loads(line) for line in self(*args, "--json", code=code)]
+        """The same with --json: what is in the one document, if it is a list, or the document."""
+        (line,) = self(*args, "--json", code=code)
+        document = json.loads(line)
+        return document if isinstance(document, list) else [document]
 
 
-def made_log(buckets: Buckets, bucket: str = "log", topic: str = "users", text: str = "a=1 b=1 a=2") -> MadeLog:
+def made_log(
+    buckets: Buckets, bucket: str = "log", topic: str = "users", text: str = "a=1 b=1 a=2", partition: int = 0
+) -> MadeLog:
     """A log of one partition."""
-    made = MadeLog(buckets[bucket], Place("topics", topic, 0), buckets.clock, Random(f"{bucket}{topic}"))
+    seed = f"{bucket}{topic}{partition or ''}"
+    made = MadeLog(buckets[bucket], Place("topics", topic, partition), buckets.clock, Random(seed))
     if text:
         made.append(records(text))
     return made

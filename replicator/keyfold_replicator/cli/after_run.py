@@ -17,7 +17,7 @@ from keyfold.errors import KeyfoldError
 from keyfold.replicas.after_run import AfterRun, MetricsRegistry, ReplicaRound, Replicate
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.json_types import JsonObject
-from keyfold.runtime.text import size_text
+from keyfold.runtime.text import count_text, size_text
 from keyfold.runtime.throttle import BudgetPacer, TokenBucket
 from keyfold.store.location import OpenLocation
 from keyfold.store.pacing import Pacer
@@ -58,7 +58,8 @@ def open_rounds(
         pacer=pacer,
         allowed=after_run.allowed,
     )
-    selection = RoundSelection(after_run.topic, after_run.partition)
+    partitions = frozenset[int]() if after_run.partition is None else frozenset({after_run.partition})
+    selection = RoundSelection(after_run.topic, partitions)
     try:
         yield _Rounds(side(store, after_run.topics_dir), context, selection, _observer(metrics))
     finally:
@@ -143,7 +144,8 @@ class _Done(NamedTuple):
 
 def _round(name: str, found: RunSummary, done: _Done) -> ReplicaRound:
     is_failure = bool(found.error or found.failed)
-    copied = f"{name}: {done.commits} commits, {done.objects} objects with {size_text(done.bytes)} copied"
+    commits, objects = count_text(done.commits, "commit"), count_text(done.objects, "object")
+    copied = f"{name}: {commits}, {objects} with {size_text(done.bytes)} copied"
     return ReplicaRound(
         name,
         is_failure=is_failure,

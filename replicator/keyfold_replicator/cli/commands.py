@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
 import click
 
 from keyfold.errors import ConfigError
-from keyfold.runtime.json_types import JsonObject
 from keyfold.runtime.terminal import echo, echo_json
 from keyfold_replicator.cli.compaction import disable_compaction, enable_compaction
 from keyfold_replicator.cli.config import changes_of, config_of, replica_options
 from keyfold_replicator.cli.holds import drop_holds
 from keyfold_replicator.cli.locations import (
     allowed_credentials,
+    enablement_store_of,
     name_argument,
     open_replica,
     open_side,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from keyfold_replicator.registry.admission import Admission
     from keyfold_replicator.registry.replica_pair import LogDirectory
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
 @click.group(context_settings={"max_content_width": 110})
@@ -44,7 +45,7 @@ def replica() -> None:
 
     \b
     Replicate all topics to another region, and show the status:
-        keyfold replica add s3://log/topics dr --to s3://log-dr/topics --region eu-west-1
+        keyfold replica add s3://log/topics dr --to s3://log-dr/topics --region eu-west-1 --enable-compaction
         keyfold replica run s3://log/topics
         keyfold replica status s3://log/topics dr
     """  # noqa: D301 - click wants the character
@@ -63,6 +64,12 @@ for command in (disable_compaction, enable_compaction, demote, promote, resync, 
 @name_argument
 @click.option("--to", required=True, metavar="URL", help="s3://bucket/topics.dir of the replica.")
 @replica_options
+@click.option(
+    "--enable-compaction",
+    "accepts_compacted",
+    is_flag=True,
+    help="Also accept compacted logs at the replica, for all topics, as `keyfold replica enable-compaction` does.",
+)
 @click.option("--paused", is_flag=True, help="Do not replicate before `keyfold replica resume`.")
 @click.option("--no-probe", is_flag=True, help="Do not check the replica's bucket, if this machine cannot reach it.")
 @json_option
@@ -74,6 +81,7 @@ def add(
     name: str,
     to: str,
     *,
+    accepts_compacted: bool,
     paused: bool,
     no_probe: bool,
     as_json: bool,
@@ -83,23 +91,49 @@ def add(
 
     The bucket must exist, and under the URL it must be empty or have a replica of this source. From then on the source
     keeps tombstones that the replica has not received, for at most replica.hold.max.ms.
+
+    A compacted log is replicated only if the replica's bucket accepts compacted logs. --enable-compaction makes it
+    accept them before the replica is registered. If that fails, the replica is not registered.
     """
     from keyfold.replicas.documents import Registration
 
+    if accepts_compacted and no_probe:
+        raise click.UsageError("--enable-compaction writes to the replica's bucket, which --no-probe leaves alone")
     asked = Registration(name, config_of(to, options), is_paused=paused)
     ours = open_side(ctx, source)
     registry = registry_of(ctx, ours)
     registry.check(asked)
     allowed = allowed_credentials(source)
-    found = None if no_probe else _admit(ctx, asked, ours, allowed)
-    made = registry.add(asked)
+    theirs = None if no_probe else open_replica(ctx, asked, allowed)
+    found = None if theirs is None else _admit(ctx, asked, ours, theirs)
+    enablement = None
+    if accepts_compacted and theirs is not None and found is not None:
+        from keyfold_replicator.registry.admission import topics_not_enabled
+        from keyfold_replicator.registry.registering import register_with_compaction
+
+        made, enablement = register_with_compaction(asked, registry, enablement_store_of(ctx, theirs))
+        found = replace(found, not_enabled=topics_not_enabled(found.compacted, enablement))
+    else:
+        made = registry.add(asked)
     _warn(made, allowed)
-    from keyfold_replicator.cli.show import admission_json, admission_lines, registration_json, topics_text
+    from keyfold_replicator.cli.show import (
+        admission_json,
+        admission_lines,
+        enablement_json,
+        enablement_lines,
+        registration_json,
+        topics_text,
+    )
 
     if as_json:
-        _print_json([{**registration_json(made), "found": None if found is None else admission_json(found)}])
+        compaction = None if enablement is None else enablement_json(enablement, made.url, enablement.exceptions())
+        checked = None if found is None else admission_json(found)
+        echo_json({**registration_json(made), "found": checked, "enablement": compaction})
         return
     echo(f"{made.name} is registered: {made.url}, {topics_text(made.config)}")
+    if enablement is not None:
+        again = f"keyfold replica enable-compaction {source} {name}"
+        _print(enablement_lines(enablement, made.url, enablement.exceptions(), again))
     if found is not None:
         _print(admission_lines(found, f"{source} {name}"))
     echo(f"next: keyfold replica {'resume' if paused else 'run'} {source}{f' {name}' if paused else ''}")
@@ -139,7 +173,7 @@ def edit(
     asked = before.edited(changes, new_cursor_id="")
     registry.check(asked)
     allowed = allowed_credentials(source)
-    found = None if no_probe else _admit(ctx, asked, ours, allowed)
+    found = None if no_probe else _admit(ctx, asked, ours, open_replica(ctx, asked, allowed))
     made = registry.edit(name, changes)
     _warn(made, allowed)
     if made.hold_name != before.hold_name:
@@ -152,7 +186,7 @@ def edit(
     )
 
     if as_json:
-        _print_json([{**registration_json(made), "found": None if found is None else admission_json(found)}])
+        echo_json({**registration_json(made), "found": None if found is None else admission_json(found)})
         return
     _print(registration_lines(made))
     if found is not None:
@@ -171,7 +205,7 @@ def list_(ctx: click.Context, source: str, *, as_json: bool) -> None:
 
     found = registry_of(ctx, open_side(ctx, source)).all()
     if as_json:
-        _print_json(map(registration_json, found))
+        echo_json([registration_json(each) for each in found])
         return
     for each in found:
         _print(registration_lines(each))
@@ -229,13 +263,11 @@ def _warn(made: Registration, allowed: AllowedCredentials) -> None:
         echo(f"warning: {error.message}: the replicator must allow this credential", err=True)
 
 
-def _admit(ctx: click.Context, asked: Registration, ours: LogDirectory, allowed: AllowedCredentials) -> Admission:
+def _admit(ctx: click.Context, asked: Registration, ours: LogDirectory, theirs: LogDirectory) -> Admission:
     """Check the replica of a registration that is not saved yet."""
-    from keyfold_replicator.cli.locations import enablement_store_of
     from keyfold_replicator.registry.admission import admit
 
     world = world_of(ctx)
-    theirs = open_replica(ctx, asked, allowed)
     enablement = enablement_store_of(ctx, theirs).load()
     return admit(asked, ours, theirs, enablement, clock=world.clock, random=Random(world.random.getrandbits(64)))
 
@@ -244,7 +276,7 @@ def _tell(made: Registration, what: str, *, as_json: bool) -> None:
     from keyfold_replicator.cli.show import registration_json
 
     if as_json:
-        _print_json([registration_json(made)])
+        echo_json(registration_json(made))
     else:
         echo(f"{made.name} {what}")
 
@@ -252,8 +284,3 @@ def _tell(made: Registration, what: str, *, as_json: bool) -> None:
 def _print(lines: Iterable[str]) -> None:
     for line in lines:
         echo(line)
-
-
-def _print_json(documents: Iterable[JsonObject]) -> None:
-    for document in documents:
-        echo_json(document)

@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 def _which(function: F) -> F:
-    function = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(function)
+    function = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(function)
     function = click.option(
         "--replace-topics",
         is_flag=True,

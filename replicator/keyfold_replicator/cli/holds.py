@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import click
 
 from keyfold.errors import KeyfoldError
 from keyfold.runtime.terminal import echo
+from keyfold.runtime.text import count_text
 from keyfold_replicator.cli.locations import world_of
 
 if TYPE_CHECKING:
@@ -29,5 +31,6 @@ def drop_holds(ctx: click.Context, ours: LogDirectory, hold_name: str) -> None:
             err=True,
         )
         return
-    for message in left:
-        echo(f"note: an entry is left in a manifest and has no effect: {message}", err=True)
+    for message, count in Counter(left).items():
+        where = count_text(count, "manifest")
+        echo(f"note: an entry is left in {where} and has no effect: {message}", err=True)

@@ -34,7 +34,7 @@ _AT_ONCE = 16
 
 topics_option = click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic. Repeatable.")
 dry_run_option = click.option("--dry-run", is_flag=True, help="Check everything, change nothing.")
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document: a list of partitions.")
 
 
 @click.command(
@@ -373,16 +373,14 @@ def _replica_name(name: str | None, side: LogDirectory) -> str:
 
 def _say_how_to_go_on(new_url: str, name: str, old_url: str) -> None:
     echo(f"next: run the sink and the compactor with {new_url}; to replicate to the old source:")
-    echo(f"      keyfold replica add {new_url} {name} --to {old_url}")
-    echo(f"      keyfold replica enable-compaction {new_url} {name}")
+    echo(f"      keyfold replica add {new_url} {name} --to {old_url} --enable-compaction")
 
 
 def _tell(outcomes: Sequence[PromotionOutcome], done: str, *, as_json: bool) -> None:
-    from keyfold_replicator.cli.show import outcome_json, outcome_lines
+    from keyfold_replicator.cli.show import outcome_json, outcomes_lines
 
-    for found in outcomes:
-        if as_json:
-            echo_json(outcome_json(found))
-            continue
-        for line in outcome_lines(found, done):
-            echo(line)
+    if as_json:
+        echo_json([outcome_json(found) for found in outcomes])
+        return
+    for line in outcomes_lines(outcomes, done):
+        echo(line)

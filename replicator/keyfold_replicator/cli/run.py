@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from keyfold.errors import ConfigError, KeyfoldError
+from keyfold.runtime.json_types import JsonObject
 from keyfold.runtime.terminal import echo, echo_json
 from keyfold_replicator.cli.environment import context_of
 from keyfold_replicator.cli.locations import (
@@ -34,7 +35,15 @@ if TYPE_CHECKING:
     from keyfold_replicator.rounds.service import ReplicationObserver
 
 topic_option = click.option("--topic", help="Only this topic.")
-partition_option = click.option("--partition", "-p", type=click.IntRange(min=0), help="Only this partition.")
+partition_option = click.option(
+    "--partition",
+    "-p",
+    "partitions",
+    multiple=True,
+    type=click.IntRange(min=0),
+    metavar="PARTITION",
+    help="Only this partition. Repeatable.",
+)
 
 
 @click.command(short_help="Replicate until stopped.", epilog="Example: keyfold replica run s3://log/topics dr")
@@ -44,7 +53,10 @@ partition_option = click.option("--partition", "-p", type=click.IntRange(min=0),
 @topic_option
 @partition_option
 @click.option(
-    "--json", "as_json", is_flag=True, help="With --once: print one JSON object per replica. Otherwise: log as JSON."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="With --once: print one JSON document, an object for one NAME, else a list. Otherwise: log as JSON.",
 )
 @click.pass_context
 def run(
@@ -52,7 +64,7 @@ def run(
     source: str,
     names: Sequence[str],
     topic: str | None,
-    partition: int | None,
+    partitions: Sequence[int],
     *,
     once: bool,
     as_json: bool,
@@ -69,7 +81,7 @@ def run(
     from keyfold.store.wrappers.observation import ObservedStore
     from keyfold_replicator.rounds.service import Replication, RoundSelection, quiet_max_s
 
-    if not once and (topic is not None or partition is not None):
+    if not once and (topic is not None or partitions):
         raise click.UsageError("--topic and --partition require --once")
     options = _options(source)
     configure(json=as_json, level=options.log_level)
@@ -87,9 +99,8 @@ def run(
         if not once:
             replication.loop(stop)
             return
-        found = replication.once(stop.is_set, RoundSelection(topic, partition))
-    _require_taken(found, topic, partition)
-    _tell(found, as_json=as_json)
+        found = replication.once(stop.is_set, RoundSelection(topic, frozenset(partitions)))
+    _tell(found, topic, partitions, as_json=as_json, is_one=len(names) == 1)
     if not found:
         echo("no replica is registered", err=True)
     raise click.exceptions.Exit(1 if any(each.error or each.failed for each in found.values()) else 0)
@@ -103,10 +114,10 @@ def run(
 @name_argument
 @topic_option
 @partition_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
 def resync(
-    ctx: click.Context, source: str, name: str, topic: str | None, partition: int | None, *, as_json: bool
+    ctx: click.Context, source: str, name: str, topic: str | None, partitions: Sequence[int], *, as_json: bool
 ) -> None:
     """Bring a replica to the source's newest version although it has missed tombstones.
 
@@ -121,9 +132,9 @@ def resync(
     if registration.is_paused:
         raise KeyfoldError(f"replica {name} is paused", hint=f"resume it first: keyfold replica resume {source} {name}")
     context = context_of(ctx, allowed=allowed_credentials(source))
-    found = Replication(ours, context, (name,)).once(selection=RoundSelection(topic, partition, resync=True))
-    _require_taken(found, topic, partition)
-    _tell(found, as_json=as_json)
+    selection = RoundSelection(topic, frozenset(partitions), resync=True)
+    found = Replication(ours, context, (name,)).once(selection=selection)
+    _tell(found, topic, partitions, as_json=as_json, is_one=True)
     raise click.exceptions.Exit(1 if any(each.error or each.failed for each in found.values()) else 0)
 
 
@@ -139,14 +150,19 @@ def resync(
     "--all", "all_partitions", is_flag=True, help="Print a line for every partition, including those in sync."
 )
 @click.option("--check", is_flag=True, help="Exit with code 1 unless everything is in sync.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per replica, with all partitions.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON document with all partitions: an object for one NAME, else a list of replicas.",
+)
 @click.pass_context
 def status(
     ctx: click.Context,
     source: str,
     names: Sequence[str],
     topic: str | None,
-    partition: int | None,
+    partitions: Sequence[int],
     *,
     all_partitions: bool,
     check: bool,
@@ -157,6 +173,7 @@ def status(
     The command reads both sides, and the last status that the replicating process wrote. If the replica does not
     answer, the pending amount is calculated from what the source knows.
     """
+    from keyfold_replicator.rounds.service import RoundSelection
     from keyfold_replicator.state.states import SyncState
     from keyfold_replicator.status.status import gather_status
     from keyfold_replicator.status.status_text import status_document, status_lines
@@ -166,20 +183,23 @@ def status(
     allowed = allowed_credentials(source)
     registrations = [registry.load(name) for name in names] if names else registry.all()
     all_in_sync = True
+    documents: list[JsonObject] = []
     for registration in registrations:
         found = gather_status(
             registration,
             ours,
             _opened(ctx, registration, allowed),
             now_ms=world_of(ctx).clock.now_ms(),
-            wanted=lambda place: topic in {None, place.topic} and partition in {None, place.partition},
+            wanted=RoundSelection(topic, frozenset(partitions)).covers,
         )
         all_in_sync = all_in_sync and found.summary.state is SyncState.IN_SYNC and not found.summary.errors
         if as_json:
-            echo_json(status_document(found))
+            documents.append(status_document(found))
             continue
         for line in status_lines(found, all_partitions=all_partitions):
             echo(line)
+    if as_json:
+        echo_json(documents[0] if len(names) == 1 else documents)
     if not registrations:
         echo("no replica is registered", err=True)
     raise click.exceptions.Exit(1 if check and not all_in_sync else 0)
@@ -239,23 +259,37 @@ def _measuring(options: RunOptions, checked: Probed) -> Iterator[ReplicationObse
         yield meter
 
 
-def _require_taken(found: Mapping[str, RunSummary], topic: str | None, partition: int | None) -> None:
-    """Raise `KeyfoldError` if no replica takes the given topic or partition, which is probably misspelt."""
-    asked = [f"topic {topic}"] if topic is not None else []
-    asked += [f"partition {partition}"] if partition is not None else []
-    if asked and found and not any(each.states or each.error or each.is_paused for each in found.values()):
-        raise KeyfoldError(
+def _tell(
+    found: Mapping[str, RunSummary], topic: str | None, partitions: Sequence[int], *, as_json: bool, is_one: bool
+) -> None:
+    """Print the results. Raise `KeyfoldError` if no replica takes what was selected, which is probably misspelt."""
+    from keyfold_replicator.cli.show import run_json, run_lines
+
+    error = _not_taken(found, topic, partitions)
+    if error is not None and not any(each.states for each in found.values()):
+        raise error
+    if as_json:
+        documents = [run_json(name, each) for name, each in found.items()]
+        echo_json(documents[0] if is_one else documents)
+    else:
+        for name, each in found.items():
+            for line in run_lines(name, each):
+                echo(line)
+    if error is not None:
+        raise error
+
+
+def _not_taken(found: Mapping[str, RunSummary], topic: str | None, partitions: Sequence[int]) -> KeyfoldError | None:
+    """Return an error if no replica takes the topic, or one of the partitions; None if one might."""
+    if any(each.error or each.is_paused for each in found.values()) or not found:
+        return None
+    there = {state.place.partition for each in found.values() for state in each.states}
+    missing = sorted({*partitions} - there)
+    if missing or (topic is not None and not there):
+        asked = [] if topic is None else [f"topic {topic}"]
+        asked += [f"partition{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"] if missing else []
+        return KeyfoldError(
             f"{' and '.join(found)} {'does' if len(found) == 1 else 'do'} not replicate {', '.join(asked)}",
             hint="`keyfold log list <source>` lists all logs, `keyfold replica list <source>` each replica's topics",
         )
-
-
-def _tell(found: Mapping[str, RunSummary], *, as_json: bool) -> None:
-    from keyfold_replicator.cli.show import run_json, run_lines
-
-    for name, each in found.items():
-        if as_json:
-            echo_json(run_json(name, each))
-            continue
-        for line in run_lines(name, each):
-            echo(line)
+    return None

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from keyfold.replicas.documents import ALL_TOPICS, Enablement, Registration
 from keyfold.runtime.json_types import JsonObject
-from keyfold.runtime.text import names_text, size_text, time_text
+from keyfold.runtime.text import count_text, names_text, size_text, time_text
 from keyfold_replicator.promotion.steps import PromotionOutcome, PromotionStep
 from keyfold_replicator.registry.admission import Admission
 from keyfold_replicator.rounds.runner import RunSummary
-from keyfold_replicator.state.states import SyncState
+from keyfold_replicator.state.partition_groups import grouped, without_partition
+from keyfold_replicator.state.states import RoundFailure, SyncState
 
 
 def registration_json(registration: Registration) -> JsonObject:
@@ -61,8 +62,8 @@ def admission_json(found: Admission) -> JsonObject:
 
 def admission_lines(found: Admission, named: str) -> Iterator[str]:
     """Yield the same for people; `named` is the replica as commands take it."""
-    there = f", {found.partitions_there} of them already at the replica" if found.partitions_there else ""
-    yield f"{found.partitions} partitions with {size_text(found.size_bytes)}{there}"
+    there = f", {found.partitions_there:,} of them already at the replica" if found.partitions_there else ""
+    yield f"{count_text(found.partitions, 'partition')} with {size_text(found.size_bytes)}{there}"
     if found.not_enabled:
         yield f"note: compacted logs, not replicated until compaction is enabled: {names_text(found.not_enabled)}"
         yield f"      keyfold replica enable-compaction {named}"
@@ -105,19 +106,25 @@ def run_json(name: str, found: RunSummary) -> JsonObject:
 
 
 def run_lines(name: str, found: RunSummary) -> Iterator[str]:
-    """Yield the same for people; each failed partition has a line."""
+    """Yield the same for people. Partitions of a topic that failed for one reason share a line."""
     in_sync = sum(state.state is SyncState.IN_SYNC for state in found.states)
-    said = (
-        "paused, nothing was replicated" if found.is_paused else f"{in_sync} of {len(found.states)} partitions in sync"
-    )
-    yield f"{name}: {said}"
+    in_sync_text = f"{in_sync:,} of {count_text(len(found.states), 'partition')} in sync"
+    yield f"{name}: {'paused, nothing was replicated' if found.is_paused else in_sync_text}"
     if found.error:
         yield f"{name}: error: {found.error}"
-    for state in found.states:
-        if state.has_failed:
-            yield f"{name}: {state.place}: {state.state.value}: {state.code} at {state.host}: {state.message}"
-            if state.hint:
-                yield f"    {state.hint}"
+    failures = (
+        (
+            s.place.topic,
+            s.place.partition,
+            RoundFailure(s.state, s.code, s.host, without_partition(s.message, s.place), s.hint),
+        )
+        for s in found.states
+        if s.has_failed
+    )
+    for group, failure in grouped(failures):
+        yield f"{name}: {group}: {failure.state.value}: {failure.code} at {failure.host}: {failure.message}"
+        if failure.hint:
+            yield f"    {failure.hint}"
 
 
 def outcome_json(found: PromotionOutcome) -> JsonObject:
@@ -137,27 +144,37 @@ def outcome_json(found: PromotionOutcome) -> JsonObject:
     }
 
 
-def outcome_lines(found: PromotionOutcome, done: str) -> Iterator[str]:
-    """Yield the same for people; `done` is the word for a partition that is switched."""
-    place = f"{found.topic}-{found.partition}"
+def outcomes_lines(outcomes: Iterable[PromotionOutcome], done: str) -> Iterator[str]:
+    """Yield the same for people; `done` is the word for a partition that is switched.
+
+    Partitions of a topic with one outcome share a line.
+    """
+    texts = ((o.topic, o.partition, _outcome_text(o, done)) for o in outcomes)
+    for group, (text, *more) in grouped(texts):
+        yield f"{group}: {text}"
+        yield from (f"    {line}" for line in more)
+
+
+def _outcome_text(found: PromotionOutcome, done: str) -> tuple[str, ...]:
+    """Return what is said of a partition, and the lines after it."""
+    hint = (found.hint,) if found.hint else ()
+    error = without_partition(found.error, f"{found.topic}-{found.partition}")
     if found.step is PromotionStep.FAILED:
-        yield f"{place}: error: {found.error}"
-        if found.hint:
-            yield f"    {found.hint}"
-        return
-    if found.step is PromotionStep.MISSING and found.error:
-        yield f"{place}: not promoted: {found.error}"
-        yield f"    {found.hint}"
-        return
+        return (f"error: {error}", *hint)
+    if found.step is PromotionStep.MISSING and error:
+        return (f"not promoted: {error}", *hint)
     if found.step is PromotionStep.MISSING:
-        yield f"{place}: has received nothing yet; the first round will replicate it"
-        return
+        return ("received nothing yet; the first round will replicate what the source has",)
     words = {
         PromotionStep.READY: "ready",
         PromotionStep.FENCED: "ready, and the source is fenced already",
         PromotionStep.DONE: done,
     }
     received = f", received {time_text(found.received_at_ms)}" if found.received_at_ms >= 0 else ""
-    yield f"{place}: {words[found.step]}, ends at offset {found.next_offset}{received}"
+    text = f"{words[found.step]}, ends at offset {found.next_offset}{received}"
     if found.source_version == 0:
-        yield "    the replica has received nothing of the log that it follows, and continues with what it had before"
+        return (
+            text,
+            "the replica has received nothing of the log that it follows, and continues with what it had before",
+        )
+    return (text,)

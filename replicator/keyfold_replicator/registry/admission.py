@@ -11,7 +11,7 @@ Problems are raised as errors; things worth knowing are in `Admission.notes`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from random import Random
@@ -46,13 +46,14 @@ AT_ONCE: Final = 16
 class Admission:
     """Result of the checks: how many partitions the source has for this replica, and how many the replica already has.
 
-    `size_bytes` are stored bytes of all segments and indexes of the covered logs at the source. `not_enabled` are
-    compacted topics for which the replica's bucket does not enable compaction.
+    `size_bytes` are stored bytes of all segments and indexes of the covered logs at the source. `compacted` are the
+    topics that were compacted, `not_enabled` those for which the replica's bucket does not enable compaction.
     """
 
     partitions: int = 0
     partitions_there: int = 0
     size_bytes: int = 0
+    compacted: tuple[str, ...] = ()
     not_enabled: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -85,7 +86,8 @@ def admit(
         partitions=len(found),
         partitions_there=sum(theirs is not None for _, theirs in found),
         size_bytes=sum(e.size_bytes + e.index_size_bytes for mine, _ in found for e in mine.segments),
-        not_enabled=tuple(topic for topic in compacted if not _is_enabled(enablement, topic)),
+        compacted=tuple(compacted),
+        not_enabled=topics_not_enabled(compacted, enablement),
         notes=tuple(notes),
     )
 
@@ -120,9 +122,10 @@ def require_follows(source: Manifest, replica: Manifest, name: str) -> None:
         )
 
 
-def _is_enabled(enablement: Enablement, topic: str) -> bool:
-    entry = enablement.entry(topic)
-    return entry is not None and entry.enabled
+def topics_not_enabled(compacted: Iterable[str], enablement: Enablement) -> tuple[str, ...]:
+    """Return the compacted topics for which the replica's bucket does not enable compaction."""
+    entries = {topic: enablement.entry(topic) for topic in compacted}
+    return tuple(topic for topic, entry in entries.items() if entry is None or not entry.enabled)
 
 
 def _judge_place(source: LogDirectory, replica: LogDirectory, random: Random) -> Iterator[str]:

@@ -153,11 +153,10 @@ class Runner:
         self,
         should_stop: Callable[[], bool] = lambda: False,
         *,
-        topic: str | None = None,
-        partition: int | None = None,
+        covers: Callable[[Place], bool] = lambda _place: True,
         resync: bool = False,
     ) -> RunSummary:
-        """Do one round of each partition, and a few more where the source continues to change.
+        """Do one round of each partition that `covers` selects, and a few more where the source continues to change.
 
         `resync` accepts that the source has removed tombstones which the replica never received, or is another log than
         the one that the replica follows. A paused replica is left alone. Errors of the stores are in the `RunSummary`.
@@ -172,11 +171,7 @@ class Runner:
             self._add_partitions(self._retry.repeat(lambda: self._list_partitions(desired)))
         except KeyfoldError as error:
             return RunSummary(self.states(), str(error))
-        chosen = {
-            place: worker
-            for place, worker in self._workers.items()
-            if topic in {None, place.topic} and partition in {None, place.partition}
-        }
+        chosen = {place: worker for place, worker in self._workers.items() if covers(place)}
         self._run_all(list(chosen.values()), should_stop, resync=resync)
         self._publish()
         return RunSummary(tuple(s for s in self.states() if s.place in chosen))

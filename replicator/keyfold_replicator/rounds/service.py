@@ -23,6 +23,7 @@ import structlog
 
 from keyfold.config.allowed_credentials import AllowedCredentials
 from keyfold.errors import ConditionsIgnored, KeyfoldError
+from keyfold.log.names import Place
 from keyfold.replicas.documents import Registration
 from keyfold.replicas.registry import NotRegistered, ReplicaRegistry
 from keyfold.runtime.clock import Clock
@@ -107,11 +108,18 @@ class ReplicationContext:
 
 @dataclass(frozen=True, slots=True)
 class RoundSelection:
-    """What a run is limited to, and whether it accepts that removed tombstones were never received (`resync`)."""
+    """What a run is limited to, and whether it accepts that removed tombstones were never received (`resync`).
+
+    Without partitions the run is about all of them.
+    """
 
     topic: str | None = None
-    partition: int | None = None
+    partitions: frozenset[int] = frozenset()
     resync: bool = False
+
+    def covers(self, place: Place) -> bool:
+        """Whether the run is about a partition."""
+        return self.topic in {None, place.topic} and (not self.partitions or place.partition in self.partitions)
 
 
 EVERYTHING: Final = RoundSelection()
@@ -218,9 +226,7 @@ class Replication:
         try:
             registration = self._registry.load(name)
             with self._opened(registration) as (runner, writer):
-                found = runner.once(
-                    should_stop, topic=selection.topic, partition=selection.partition, resync=selection.resync
-                )
+                found = runner.once(should_stop, covers=selection.covers, resync=selection.resync)
                 writer.write_ended(found.error)
         except KeyfoldError as error:
             return RunSummary(error=str(error))

@@ -220,7 +220,7 @@ class Drills(threading.Thread):
 
     def _registered(self, source: str) -> list[str]:
         done = self._repeat("replica", "list", self._world.config(source), "--json")
-        return [json.loads(line)["name"] for line in done.stdout.splitlines()]
+        return [replica["name"] for replica in json.loads(done.stdout)]
 
     def _states(self, source: str, target: str) -> list[str]:
         """Return the states of a replica's partitions; empty without an answer."""

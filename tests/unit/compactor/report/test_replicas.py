@@ -286,7 +286,7 @@ def test_a_runs_cleaning_is_at_the_replica_when_the_run_ends() -> None:
     (replica,) = json.loads(json.dumps(report_document(report)))["replicas"]
     assert (replica["in_sync"], replica["partitions_in_sync"], replica["partitions"]) == (True, 1, [])
     assert replica["carried"]["commits"] == 1
-    assert "1 of 1 partitions in sync" in " ".join(text_lines(report, is_verbose=True))
+    assert "1 of 1 partition in sync" in " ".join(text_lines(report, is_verbose=True))
     assert read_all(buckets.stores["bucket-eu"], replica_of(buckets)) == read_all(store)
     assert metrics.get_sample_value("keyfold_replica_commits_total", {"replica": "eu"}) == 1
     report = run_with_replicas(buckets)

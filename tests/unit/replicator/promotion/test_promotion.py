@@ -71,17 +71,27 @@ def test_a_switch_over_loses_nothing_and_fences_the_old_writers(keyfold: Keyfold
     assert len(read(keyfold.buckets, "dr")) == 6
 
 
+def test_partitions_with_one_outcome_share_a_line(keyfold: Keyfold, made: MadeLog) -> None:
+    for partition in (1, 2, 3):
+        made_log(keyfold.buckets, partition=partition)
+    lines = keyfold("promote", SOURCE, "dr", "--dry-run")
+    assert lines[0].startswith("users-0: ready, ends at offset ")
+    nothing = "received nothing yet; the first round will replicate what the source has"
+    assert lines[1:] == [f"3 partitions of topic users (1-3): {nothing}"]
+    found = keyfold.json("promote", SOURCE, "dr", "--dry-run")
+    assert [row["partition"] for row in found] == [0, 1, 2, 3], "the document has each"
+    del made
+
+
 def test_the_printed_commands_make_the_old_source_a_replica(keyfold: Keyfold, made: MadeLog) -> None:
     del made
     lines = keyfold("promote", SOURCE, "dr")
     assert keyfold.json("list", SOURCE) == []
-    assert f"      keyfold replica add {REPLICA} log --to {SOURCE}" in lines
-    assert f"      keyfold replica enable-compaction {REPLICA} log" in lines
+    assert f"      keyfold replica add {REPLICA} log --to {SOURCE} --enable-compaction" in lines
     new = at(keyfold.buckets, "dr")
     new.append(records("e=1 a=", 5))
     new.compact()
-    keyfold("add", REPLICA, "log", "--to", SOURCE)
-    keyfold("enable-compaction", SOURCE)
+    keyfold("add", REPLICA, "log", "--to", SOURCE, "--enable-compaction")
     keyfold("run", REPLICA, "--once")
     assert read(keyfold.buckets, "log") == read(keyfold.buckets, "dr")
     assert manifest(keyfold.buckets, "log").log_id == manifest(keyfold.buckets, "dr").log_id
