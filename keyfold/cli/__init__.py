@@ -1,9 +1,11 @@
 """The command `keyfold`.
 
 app                              finds the command, runs it, and turns the outcome into an exit code
+usage, common_options            errors of the command line; options of every command
 context                          stores, clock and chance, which commands get as arguments
+request_log                      the requests that a command makes, as log events
 log, verify, export, restore     the commands of the library; services add theirs by entry points
-show, typed                      manifests and records as text and JSON; decoded keys and values
+output, typed                    manifests and records as text and JSON; decoded keys and values
 """
 
 from keyfold.cli.app import main

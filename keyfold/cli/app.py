@@ -6,9 +6,11 @@
     3    `keyfold sink run --until-caught-up`: only records of open transactions are left
     130  interrupted
 
-Tracebacks are printed only with KEYFOLD_DEBUG=1. Other packages add their commands with the entry point group
-`keyfold.commands`. A package is imported when its command is named, or listed without a summary, and it imports its
-heavy libraries only when the command runs, so that `--help` is quick.
+Errors of the command line have the same form. Tracebacks are printed only with KEYFOLD_DEBUG=1.
+
+Other packages add their commands with the entry point group `keyfold.commands`. A package is imported when its command
+is named, or listed without a summary, and it imports its heavy libraries only when the command runs, so that `--help`
+is quick.
 """
 
 from __future__ import annotations
@@ -19,16 +21,23 @@ import traceback
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
 from random import Random
+from typing import TYPE_CHECKING
 
 import click
 
+from keyfold.cli.common_options import add_common_options
 from keyfold.cli.context import CliContext, open_by_url
+from keyfold.cli.usage import usage_message
 from keyfold.errors import KeyfoldError
 from keyfold.runtime.clock import SystemClock
 from keyfold.runtime.extras import extra_missing
 from keyfold.runtime.terminal import echo
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 COMMANDS_GROUP = "keyfold.commands"
+COMPLETION_VARIABLE = "_KEYFOLD_COMPLETE"
 
 # Summaries for `keyfold --help`, which then does not need to import these packages.
 SUMMARIES = {
@@ -52,22 +61,29 @@ class PackageGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command by name. If a library of its package is missing, the command says so when it runs."""
         found = super().get_command(ctx, cmd_name)
-        if found is not None:
-            return found
-        package = _packages().get(cmd_name)
-        return None if package is None else _load(package)
+        if found is None and (package := _packages().get(cmd_name)) is not None:
+            found = _load(package)
+        return None if found is None else add_common_options(found)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands. Packages with a summary are not imported for it."""
-        rows: list[tuple[str, str]] = []
-        for name in self.list_commands(ctx):
-            summary = SUMMARIES.get(name)
-            if summary is None:
-                command = self.get_command(ctx, name)
-                summary = "" if command is None else command.get_short_help_str(limit=90)
-            rows.append((name, summary))
         with formatter.section("Commands"):
-            formatter.write_dl(rows)
+            formatter.write_dl([(name, self._summary(ctx, name)) for name in self.list_commands(ctx)])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the commands and options that begin with `incomplete`. Packages are not imported for it."""
+        from click.shell_completion import CompletionItem
+
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        found = [CompletionItem(name, help=self._summary(ctx, name)) for name in names]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def _summary(self, ctx: click.Context, name: str) -> str:
+        summary = SUMMARIES.get(name)
+        if summary is None:
+            command = self.get_command(ctx, name)
+            summary = "" if command is None else command.get_short_help_str(limit=90)
+        return summary
 
 
 def _packages() -> dict[str, EntryPoint]:
@@ -93,10 +109,19 @@ def _unusable(name: str, reason: str) -> click.Command:
     return click.Command(name, callback=fail, help=text, short_help="(not installed)", context_settings=context)
 
 
+_EPILOG = """The --help of every command has an example. To complete commands and options with TAB:
+
+\b
+    bash    eval "$(_KEYFOLD_COMPLETE=bash_source keyfold)"      in ~/.bashrc
+    zsh     eval "$(_KEYFOLD_COMPLETE=zsh_source keyfold)"       in ~/.zshrc
+    fish    _KEYFOLD_COMPLETE=fish_source keyfold | source       in ~/.config/fish/completions/keyfold.fish
+"""
+
+
 @click.group(
     cls=PackageGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="The --help of every command has an example.",
+    epilog=_EPILOG,
 )
 @click.version_option(package_name="keyfold", message="%(version)s")
 def cli() -> None:
@@ -119,6 +144,30 @@ def main(args: Sequence[str] | None = None, *, context: CliContext | None = None
 
 def run(args: Sequence[str] | None, context: CliContext | None = None) -> int:
     """Run the command and return its exit code."""
+    _add_commands()
+    obj = context or CliContext(open_by_url, SystemClock(), Random())
+    arguments = sys.argv[1:] if args is None else list(args)
+    try:
+        if instruction := os.environ.get(COMPLETION_VARIABLE):
+            from click.shell_completion import shell_complete
+
+            return shell_complete(cli, {"obj": obj}, "keyfold", COMPLETION_VARIABLE, instruction)
+        # `cli.main` is not used because it ends with exit code 1 if the pipe is closed.
+        with cli.make_context("keyfold", arguments, obj=obj) as invocation:
+            cli.invoke(invocation)
+        sys.stdout.flush()
+    except click.exceptions.Exit as done:
+        return done.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except BrokenPipeError:
+        return _reader_left()
+    except Exception as error:  # noqa: BLE001 - the last place that can turn an error into words
+        return _failed(_named(error, arguments))
+    return 0
+
+
+def _add_commands() -> None:
     from keyfold.cli.export import export
     from keyfold.cli.log import log
     from keyfold.cli.restore import restore
@@ -129,25 +178,22 @@ def run(args: Sequence[str] | None, context: CliContext | None = None) -> int:
     log.add_command(repair)
     log.add_command(verify)
     cli.add_command(log)
-    obj = context or CliContext(open_by_url, SystemClock(), Random())
-    arguments = sys.argv[1:] if args is None else list(args)
-    try:
-        # `cli.main` is not used because it ends with exit code 1 if the pipe is closed.
-        with cli.make_context("keyfold", arguments, obj=obj) as invocation:
-            cli.invoke(invocation)
-        sys.stdout.flush()
-    except click.exceptions.Exit as done:
-        return done.exit_code
-    except click.ClickException as error:
+    add_common_options(cli)
+
+
+def _misused(error: click.ClickException) -> int:
+    """Print an error of the command line and return its exit code. A group without a command prints its help."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
-        return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        return 130
-    except BrokenPipeError:
-        return _reader_left()
-    except Exception as error:  # noqa: BLE001 - the last place that can turn an error into words
-        return _failed(_named(error, arguments))
-    return 0
+    else:
+        _print_error(*usage_message(error))
+    return error.exit_code
+
+
+def _print_error(message: str, hint: str | None) -> None:
+    echo(f"error: {' '.join(message.split())}", err=True)
+    if hint:
+        echo(f"hint: {hint}", err=True)
 
 
 def _reader_left() -> int:
@@ -167,13 +213,13 @@ def _named(error: Exception, arguments: Sequence[str]) -> Exception:
 
 
 def _failed(error: Exception) -> int:
+    if isinstance(error, click.ClickException):
+        return _misused(error)
     if os.environ.get("KEYFOLD_DEBUG") == "1":
         traceback.print_exception(error)
     if isinstance(error, KeyfoldError):
         message, hint = error.message, error.hint
     else:
         message, hint = f"{type(error).__name__}: {error}", "set KEYFOLD_DEBUG=1 to see the traceback"
-    echo(f"error: {' '.join(message.split())}", err=True)
-    if hint:
-        echo(f"hint: {hint}", err=True)
+    _print_error(message, hint)
     return error.exit_code if isinstance(error, KeyfoldError) else 1

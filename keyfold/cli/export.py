@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from keyfold.cli.common_options import is_quiet
 from keyfold.cli.context import CliContext
 from keyfold.cli.log import Timestamp, json_option, open_store_of, open_target, topic_arguments
 from keyfold.cli.typed import key_format_option, value_format_option
@@ -149,9 +150,9 @@ def _target(ctx: click.Context, to: str, log: Log, run: str) -> ExportTarget:
 
 
 def _json_lines(done: Sequence[ExportedPartition]) -> Iterator[str]:
-    from keyfold.cli import show
+    from keyfold.cli import output
 
-    yield from (show.dumps(each.as_json()) for each in done)
+    yield from (output.dumps(each.as_json()) for each in done)
 
 
 def _lines(done: Sequence[ExportedPartition], url: str) -> Iterator[str]:
@@ -171,7 +172,7 @@ def _lines(done: Sequence[ExportedPartition], url: str) -> Iterator[str]:
 @contextmanager
 def _progress(title: str) -> Iterator[Callable[[int], None]]:
     """Show a count on stderr if that is a terminal."""
-    if not sys.stderr.isatty():
+    if is_quiet() or not sys.stderr.isatty():
         yield lambda _: None
         return
     from rich.console import Console

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import click
 from keyfold.cli.context import CliContext
 from keyfold.cli.typed import Printer, key_format_option, value_format_option
 from keyfold.errors import ConfigError, KeyfoldError, is_of_one_partition
+from keyfold.runtime.log_level import asked_level
 from keyfold.runtime.terminal import echo
 
 if TYPE_CHECKING:
@@ -97,7 +99,19 @@ def open_store_of(ctx: click.Context, url: str) -> tuple[ObjectStore, str]:
     assert world is not None
     store, topics_dir = world.open_store(url)
     ctx.call_on_close(getattr(store, "close", None) or (lambda: None))
-    return store, topics_dir
+    return _with_request_log(store, world), topics_dir
+
+
+def _with_request_log(store: ObjectStore, world: CliContext) -> ObjectStore:
+    """Set up logging if the command line asks for a level; with debug, return a store that logs its requests."""
+    level = asked_level(os.environ)
+    if level is None:
+        return store
+    from keyfold.cli.request_log import RequestLog
+    from keyfold.runtime.event_log import configure
+
+    configure(json=False, level=level)
+    return RequestLog(store, world.clock) if level == "debug" else store
 
 
 def open_target(ctx: click.Context, url: str, topic: str, partition: int | None) -> OpenTopic:
@@ -140,7 +154,7 @@ def list_logs(ctx: click.Context, url: str, *, as_json: bool) -> None:
     Example:
         keyfold log list s3://bucket/topics --json
     """  # noqa: D301 - click wants the character
-    from keyfold.cli import show
+    from keyfold.cli import output
     from keyfold.log import catalog
     from keyfold.read.log import Log
 
@@ -153,10 +167,16 @@ def list_logs(ctx: click.Context, url: str, *, as_json: bool) -> None:
         found = _manifest_or_error(topic_log, place.partition)
         if isinstance(found, KeyfoldError):
             return _error_line(place, found, as_json=as_json)
-        return show.dumps(show.manifest_json(found)) if as_json else show.manifest_summary(found)
+        return output.dumps(output.manifest_json(found)) if as_json else output.manifest_summary(found)
 
+    places = list(catalog.places(store, topics_dir))
+    if not places:
+        near = catalog.logs_near(store, topics_dir)
+        echo(f"no logs under `{store.url}/{topics_dir}`".replace("/`", "`"), err=True)
+        if near is not None:
+            echo(f"hint: did you mean `{store.url}/{near}`?", err=True)
     with ThreadPoolExecutor(_MANIFESTS_AT_ONCE) as pool:
-        for text in pool.map(line, list(catalog.places(store, topics_dir))):
+        for text in pool.map(line, places):
             echo(text)
 
 
@@ -175,7 +195,7 @@ def describe(ctx: click.Context, url: str, topic: str, partition: int | None, *,
     Example:
         keyfold log describe s3://bucket/topics users --partition 0
     """  # noqa: D301 - click wants the character
-    from keyfold.cli import show
+    from keyfold.cli import output
 
     target = open_target(ctx, url, topic, partition)
     bad: list[str] = []
@@ -186,7 +206,7 @@ def describe(ctx: click.Context, url: str, topic: str, partition: int | None, *,
             bad.append(str(target.log.place(number)))
             lines: Iterable[str] = [_error_line(target.log.place(number), found, as_json=as_json)]
         else:
-            lines = [show.dumps(show.manifest_json(found))] if as_json else show.manifest_lines(found)
+            lines = [output.dumps(output.manifest_json(found))] if as_json else output.manifest_lines(found)
         for line in lines:
             echo(line)
     if bad:
@@ -205,11 +225,13 @@ def _manifest_or_error(log: Log, partition: int) -> Manifest | KeyfoldError:
 
 def _error_line(place: Place, error: KeyfoldError, *, as_json: bool) -> str:
     """Return the line in place of a partition's manifest."""
-    from keyfold.cli import show
+    from keyfold.cli import output
 
     kind = type(error).__name__
     if as_json:
-        return show.dumps({"topic": place.topic, "partition": place.partition, "error": kind, "message": error.message})
+        return output.dumps(
+            {"topic": place.topic, "partition": place.partition, "error": kind, "message": error.message}
+        )
     return f"{place}\t{kind}: {error.message}"
 
 
@@ -293,7 +315,7 @@ def files(ctx: click.Context, url: str, topic: str, partition: int | None, *, in
     Example:
         keyfold log files s3://bucket/topics users --json
     """  # noqa: D301 - click wants the character
-    from keyfold.cli import show
+    from keyfold.cli import output
 
     target = open_target(ctx, url, topic, partition)
     for manifest in map(target.log.manifest, target.partitions):
@@ -302,7 +324,7 @@ def files(ctx: click.Context, url: str, topic: str, partition: int | None, *, in
         index_urls = [f"{target.store.url}/{place.key(s.index_name)}" for s in manifest.segments]
         if as_json:
             listed = {"topic": topic, "partition": manifest.partition, "version": manifest.version, "files": segments}
-            echo(show.dumps({**listed, "indexes": index_urls} if indexes else listed))
+            echo(output.dumps({**listed, "indexes": index_urls} if indexes else listed))
             continue
         for line in (*segments, *(index_urls if indexes else ())):
             echo(line)

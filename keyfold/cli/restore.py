@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from keyfold.cli.common_options import is_quiet
 from keyfold.cli.context import CliContext
 from keyfold.cli.log import LogUrl, Timestamp, open_store_of
 from keyfold.errors import ConfigError, KeyfoldError
@@ -207,7 +208,7 @@ def _run(one: Restore, outlook: RestorePreview) -> RestoreOutcome:
 
 @contextmanager
 def _bar(outlook: RestorePreview) -> Iterator[Report]:
-    if not sys.stderr.isatty():
+    if is_quiet() or not sys.stderr.isatty():
         yield lambda _, __: None
         return
     from rich.console import Console
@@ -292,6 +293,6 @@ class _Shown:
         )
 
     def _line(self, data: dict[str, Any], text: str = "") -> None:
-        from keyfold.cli import show
+        from keyfold.cli import output
 
-        echo(show.dumps(data) if self._as_json else text)
+        echo(output.dumps(data) if self._as_json else text)

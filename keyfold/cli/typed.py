@@ -46,25 +46,25 @@ class Printer:
 
     def json(self, partition: int, record: Record) -> str:
         """Return a record as one JSON object. Raise `RecordFormatMismatch` if its key or value cannot be decoded."""
-        from keyfold.cli import show
+        from keyfold.cli import output
 
-        row = show.record_json(self._topic, partition, record)
+        row = output.record_json(self._topic, partition, record)
         for part in self._typed:
             row[part.value] = self._plain(partition, record, part)
-        return show.dumps(row)
+        return output.dumps(row)
 
     def line(self, partition: int, record: Record) -> str:
         """Return a record as one line of text, with decoded keys and values as JSON. Raise `RecordFormatMismatch`."""
         from dataclasses import replace
 
-        from keyfold.cli import show
+        from keyfold.cli import output
 
         found: dict[str, Any] = {}
         for part in self._typed:
             if getattr(record, part.value) is not None:
                 value = self._plain(partition, record, part)
-                found[part.value] = (value if isinstance(value, str) else show.dumps(value)).encode()
-        return show.record_line(self._topic, partition, replace(record, **found))
+                found[part.value] = (value if isinstance(value, str) else output.dumps(value)).encode()
+        return output.record_line(self._topic, partition, replace(record, **found))
 
     def _plain(self, partition: int, record: Record, part: RecordPart) -> Any:
         from keyfold.formats.errors import FormatMismatch, mismatch_at
@@ -80,15 +80,15 @@ class Printer:
 
 
 def plain(value: object) -> object:
-    """Return a value as JSON has it: times in ISO 8601, decimals and UUIDs as text, bytes as in `show.json_bytes`."""
-    from keyfold.cli import show
+    """Return a value as JSON has it: times in ISO 8601, decimals and UUIDs as text, bytes as in `output.json_bytes`."""
+    from keyfold.cli import output
 
     if isinstance(value, dict):
         return {name: plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [plain(each) for each in value]
     if isinstance(value, bytes):
-        return show.json_bytes(value)
+        return output.json_bytes(value)
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     return str(value) if isinstance(value, Decimal | UUID) else value

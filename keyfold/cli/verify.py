@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from keyfold.cli.common_options import is_quiet
 from keyfold.cli.context import CliContext
 from keyfold.cli.log import OpenTopic, json_option, open_target, partition_option, topic_arguments
 from keyfold.errors import KeyfoldError, is_of_one_partition
@@ -90,7 +91,7 @@ def verify(
         keyfold log verify s3://bucket/topics users --partition 0 --json
         keyfold log verify s3://bucket/topics users --bootstrap-servers localhost:9092 --sample 0.05
     """  # noqa: D301 - click wants the character
-    from keyfold.cli import show
+    from keyfold.cli import output
     from keyfold.verify.compare import Extent, absent_partitions
 
     in_kafka = bootstrap_servers is not None or kafka_config is not None
@@ -108,7 +109,7 @@ def verify(
         if reader is not None and partition is None:
             reports = chain(reports, absent_partitions(target.log, target.partitions, reader))
         for report in reports:
-            for line in [show.dumps(show.report_json(report))] if as_json else show.report_lines(report):
+            for line in [output.dumps(output.report_json(report))] if as_json else output.report_lines(report):
                 echo(line)
             if report.damage:
                 damaged.append(str(report.place))
@@ -236,7 +237,8 @@ def repair(
         keyfold log repair s3://bucket/topics users --partition 0 --dry-run
         keyfold log repair s3://bucket/topics users --partition 0 --replace-damaged --from segments
     """  # noqa: D301 - click wants the character
-    from keyfold.cli import show
+    from keyfold.cli import output
+    from keyfold.store.wrappers.base import unwrapped
     from keyfold.verify.repair import apply_repair, plan_repair
 
     world = ctx.find_object(CliContext)
@@ -244,11 +246,14 @@ def repair(
     target = open_target(ctx, url, topic, partition)
     place = target.log.place(partition)
     clock, random = world.clock, world.random
-    plan = plan_repair(target.store, place, clock=clock, random=random, base=base, replace_damaged=replace_damaged)
+    store = unwrapped(target.store)  # a bucket with versioning is recognized by its own methods
+    plan = plan_repair(store, place, clock=clock, random=random, base=base, replace_damaged=replace_damaged)
     if not dry_run:
-        apply_repair(target.store, plan, clock=clock, random=random)
+        apply_repair(store, plan, clock=clock, random=random)
     as_lines = (
-        [show.dumps(show.repair_json(plan, dry_run=dry_run))] if as_json else show.repair_lines(plan, dry_run=dry_run)
+        [output.dumps(output.repair_json(plan, dry_run=dry_run))]
+        if as_json
+        else output.repair_lines(plan, dry_run=dry_run)
     )
     for line in as_lines:
         echo(line)
@@ -293,7 +298,7 @@ class _Bars:
 @contextmanager
 def _progress(topic: str, target: OpenTopic) -> Iterator[_Bars]:
     """Show a bar on stderr if that is a terminal."""
-    if not sys.stderr.isatty():
+    if is_quiet() or not sys.stderr.isatty():
         yield _Bars()
         return
     from rich.console import Console

@@ -20,7 +20,7 @@ from typing import Literal, Self
 
 import pyarrow as pa
 
-from keyfold.errors import FirstCopyUnfinished, LogNotFound, ObjectNotFound, TopicNotFound
+from keyfold.errors import FirstCopyUnfinished, LogNotFound, ObjectNotFound, StoreError, TopicNotFound
 from keyfold.log import catalog
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place, is_topic_name
@@ -100,9 +100,20 @@ class Log:
             raise TopicNotFound(
                 self.topic,
                 f"topic `{self.topic}` not found under `{self.store.url}/{self.topics_dir}`",
-                hint="`keyfold log list <url>` lists the topics",
+                hint=self._near(),
             )
         return found
+
+    def _near(self) -> str:
+        """Return what the caller may have meant by the topic and the directory."""
+        with suppress(StoreError):
+            topic = catalog.topic_near(self.store, self.topics_dir, self.topic)
+            if topic is not None:
+                return f"did you mean `{topic}`?"
+            directory = catalog.logs_near(self.store, self.topics_dir)
+            if directory is not None:
+                return f"did you mean the URL `{self.store.url}/{directory}`?"
+        return "`keyfold log list <url>` lists the topics"
 
     def manifest(self, partition: int = 0) -> Manifest:
         """Read the newest manifest: offsets, segments, counts, settings, epochs.

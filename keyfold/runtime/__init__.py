@@ -2,7 +2,8 @@
 
 clock, retry                 time and retries, given as arguments so that tests decide both
 signals                      stopping gracefully when asked to
-event_log, terminal, text    log events, and text for people
+event_log, log_level         log events, and the level that the command line asks for
+terminal, text               text for people
 health, metrics_server       probes and `/metrics`
 rate_limit, throttle         byte rates
 json_types, arrow_types      the types of JSON, and of Arrow's columns

@@ -24,10 +24,10 @@ from pydantic import SecretStr
 from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
 
 from keyfold.errors import ConfigError, KeyfoldError
+from keyfold.runtime.log_level import LEVELS, asked_level
 from keyfold.runtime.terminal import escaped
 
 _PACKAGES: Final = ("keyfold", "keyfold_sink", "keyfold_compactor", "keyfold_replicator", "keyfold_demo", "__main__")
-LEVELS = ("debug", "info", "warning", "error")
 CONNECT_LEVELS: Final[Mapping[str, int]] = MappingProxyType(
     {"OFF": 60, "FATAL": 50, "ERROR": 40, "WARN": 30, "INFO": 20, "DEBUG": 10, "TRACE": 5}
 )
@@ -35,7 +35,11 @@ CONNECT_LEVELS: Final[Mapping[str, int]] = MappingProxyType(
 
 
 def configure(*, json: bool, level: str = "info", stream: TextIO | None = None) -> None:
-    """Set up logging for this process; a second call replaces the first. `level` (of `LEVELS`) applies to keyfold."""
+    """Set up logging for this process; a second call replaces the first.
+
+    `level` (of `LEVELS`) applies to keyfold. A level that the command line or the environment asks for replaces it.
+    """
+    level = asked_level(os.environ) or level
     if level.lower() not in LEVELS:
         raise ConfigError("log.level", f"must be one of {', '.join(LEVELS)}, not {level!r}")
     shared: list[Processor] = [

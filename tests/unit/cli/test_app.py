@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,8 +16,9 @@ import keyfold
 from keyfold.cli.app import run
 from keyfold.cli.context import CliContext
 from keyfold.cli.log import log
-from keyfold.errors import AccessDenied, BucketMissing
+from keyfold.errors import AccessDenied, BucketMissing, ConfigError
 from keyfold.runtime.clock import SystemClock
+from keyfold.runtime.event_log import configure, get_level
 
 PACKAGES = {point.name: point for point in entry_points(group="keyfold.commands")}
 HEAVY = ("boto3", "pyarrow", "pyspark", "confluent_kafka", "numpy", "fastavro", "pydantic", "rich")
@@ -75,7 +77,120 @@ def test_a_usage_error_exits_with_2(args: list[str], capsys: pytest.CaptureFixtu
     assert run(args) == 2
     captured = capsys.readouterr()
     assert not captured.out
-    assert "Error:" in captured.err
+    assert [line.partition(": ")[0] for line in captured.err.splitlines()] == ["error", "hint"]
+
+
+@pytest.mark.parametrize(
+    ("args", "error", "hint"),
+    [
+        (["lgo"], "no such command `lgo`", "did you mean `log`?"),
+        (["sikn"], "no such command `sikn`", "did you mean `sink`?"),
+        (["log", "cta"], "no such command `cta`", "did you mean `cat`?"),
+        (["qqq"], "no such command `qqq`", "see `keyfold --help`"),
+        (["log", "cat", "--lates"], "no such option `--lates`", "did you mean `--latest`?"),
+        (["replica", "run", "--onse"], "no such option `--onse`", "did you mean `--once`?"),
+        (["log", "list", "--zzz"], "no such option `--zzz`", "see `keyfold log list --help`"),
+        (["log", "cat"], "missing argument `URL`", "see `keyfold log cat --help`"),
+        (
+            ["log", "repair", "s3://b/t", "users", "-p", "x"],
+            "invalid value for `--partition` / `-p`: 'x' is not a valid integer range",
+            "see `keyfold log repair --help`",
+        ),
+        (
+            ["log", "-v", "list", "s3://b/t", "--quiet"],
+            "-v, -q and --log-level contradict each other: give one of them",
+            "see `keyfold log list --help`",
+        ),
+    ],
+)
+def test_a_usage_error_says_what_to_do(
+    args: list[str], error: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(args) == 2
+    assert capsys.readouterr().err.splitlines() == [f"error: {error}", f"hint: {hint}"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_of_a_shell_is_printed(
+    shell: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_KEYFOLD_COMPLETE", f"{shell}_source")
+    assert run([]) == 0
+    assert f"_KEYFOLD_COMPLETE={shell}_complete" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("keyfold re", ["replica", "restore"]),
+        ("keyfold log ver", ["verify"]),
+        ("keyfold log cat --lat", ["--latest"]),
+        ("keyfold log cat --log", ["--log-level"]),
+        ("keyfold sink --log-level w", ["warning"]),
+        ("keyfold replica pau", ["pause"]),
+    ],
+)
+def test_completion_offers_commands_and_options(
+    words: str, found: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_KEYFOLD_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
+    assert run([]) == 0
+    assert capsys.readouterr().out.splitlines() == [f"plain,{name}" for name in found]
+
+
+def test_completion_of_commands_imports_no_package() -> None:
+    code = """
+import os, sys
+from keyfold.cli.app import run
+os.environ.update({"_KEYFOLD_COMPLETE": "bash_complete", "COMP_WORDS": "keyfold s", "COMP_CWORD": "1"})
+run([])
+print([m for m in sys.modules if m.startswith(("keyfold_", "pydantic", "boto3"))])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["plain,sink", "[]"]
+
+
+@pytest.mark.parametrize(
+    ("options", "level"),
+    [
+        (["-v"], "debug"),
+        (["-q"], "error"),
+        (["--log-level", "Warning"], "warning"),
+        (["-v", "--log-level", "debug"], "debug"),
+        ([], None),
+    ],
+)
+@pytest.mark.parametrize("at", [0, 1, 2, 3])
+def test_the_log_level_is_accepted_everywhere_and_ends_with_the_command(
+    options: list[str], level: str | None, at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    levels: list[str | None] = []
+
+    def note(_url: str) -> tuple[object, str]:
+        levels.append(os.environ.get("KEYFOLD_LOG_LEVEL"))
+        raise BucketMissing("b", "the bucket does not exist")
+
+    monkeypatch.delenv("KEYFOLD_LOG_LEVEL", raising=False)
+    words = ["log", "list", "s3://b/t"]
+    world = CliContext(note, SystemClock(), None)  # type: ignore[arg-type]  # no store is opened
+    assert run([*words[:at], *options, *words[at:]], world) == 1
+    assert levels == [level]
+    assert "KEYFOLD_LOG_LEVEL" not in os.environ
+
+
+def test_the_asked_level_replaces_the_configured_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        monkeypatch.setenv("KEYFOLD_LOG_LEVEL", "DEBUG")
+        configure(json=False, level="error")
+        assert get_level("keyfold") == "DEBUG"
+        monkeypatch.setenv("KEYFOLD_LOG_LEVEL", "loud")
+        with pytest.raises(ConfigError, match="`KEYFOLD_LOG_LEVEL`: must be one of debug, info, warning, error"):
+            configure(json=False)
+    finally:
+        monkeypatch.delenv("KEYFOLD_LOG_LEVEL")
+        configure(json=False, level="warning")
 
 
 @pytest.mark.parametrize(

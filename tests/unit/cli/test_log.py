@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from keyfold.cli import show
+from keyfold.cli import output
 from keyfold.cli.app import run
 from keyfold.cli.context import CliContext
 from keyfold.log.record import CREATE_TIME, Record
@@ -104,14 +104,14 @@ def test_cat_as_text_prints_one_line_per_record(keyfold: Keyfold) -> None:
 
 def test_binary_values_are_distinguishable_from_text() -> None:
     odd = Record(7, -1, CREATE_TIME, b"\xff\x00", None, (("h", None), ("h", b"\xfe"), ("ü", b"\n")))
-    assert show.record_json("t", 1, odd) == {
+    assert output.record_json("t", 1, odd) == {
         "topic": "t", "partition": 1, "offset": 7, "timestamp": -1, "timestamp_type": "CreateTime",
         "key": {"base64": "/wA="}, "value": None, "headers": [["h", None], ["h", {"base64": "/g=="}], ["ü", "\n"]],
     }  # fmt: skip
-    assert show.record_line("t", 1, odd) == "t-1@7\t-\t0xff00\t(tombstone)\th=(null) h=0xfe ü=\\n"
-    assert show.record_line("t", 1, record(0, None, None)).endswith("(null)\t(null)")
+    assert output.record_line("t", 1, odd) == "t-1@7\t-\t0xff00\t(tombstone)\th=(null) h=0xfe ü=\\n"
+    assert output.record_line("t", 1, record(0, None, None)).endswith("(null)\t(null)")
     assert time_text(2**62) == str(2**62)
-    assert show.dumps({"a": "ü\u2028\n"}) == '{"a":"ü\u2028\\n"}'
+    assert output.dumps({"a": "ü\u2028\n"}) == '{"a":"ü\u2028\\n"}'
 
 
 def test_list_shows_every_partition_and_its_error(made: MadeLog, keyfold: Keyfold) -> None:
@@ -202,6 +202,36 @@ def test_a_missing_topic_or_partition_is_reported(keyfold: Keyfold) -> None:
         assert "users-7: no log found at" in keyfold.errors[0]
     keyfold("cat", URL, "../x", code=1)
     assert "is not a valid topic name" in keyfold.errors[0]
+
+
+def test_a_misspelt_topic_or_url_is_corrected(made: MadeLog, capsys: pytest.CaptureFixture[str]) -> None:
+    def errors(topics_dir: str, *args: str, code: int) -> list[str]:
+        world = CliContext(lambda _url: (made.store, topics_dir), made.clock, made.random)
+        assert run(["log", *args], world) == code
+        return capsys.readouterr().err.splitlines()
+
+    lines = errors("topics", "cat", URL, "usrs", code=1)
+    assert lines == ["error: topic `usrs` not found under `memory://test/topics`", "hint: did you mean `users`?"]
+    lines = errors("", "describe", "s3://bucket", "users", code=1)
+    assert lines[1] == "hint: did you mean the URL `memory://test/topics`?"
+    for topics_dir in ("", "topics/users"):
+        lines = errors(topics_dir, "list", "s3://bucket", code=0)
+        assert lines[1] == "hint: did you mean `memory://test/topics`?"
+    assert errors("elsewhere", "list", URL, code=0) == ["no logs under `memory://test/elsewhere`"]
+
+
+def test_verbose_logs_the_requests(
+    made: MadeLog, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = CliContext(lambda _url: (made.store, "topics"), made.clock, made.random)
+    monkeypatch.delenv("KEYFOLD_LOG_LEVEL", raising=False)
+    assert run(["log", "describe", URL, "users", "--json", "-v"], world) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["next_offset"] == 5
+    assert "operation=get" in captured.err
+    assert "key='topics/users/partition=0/" in captured.err
+    assert run(["log", "repair", URL, "users", "-p", "0", "-v"], world) == 1
+    assert "there is nothing to repair" in capsys.readouterr().err
 
 
 def test_an_interrupted_verify_leaves_segments_unread(made: MadeLog, keyfold: Keyfold) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyfold.cli.show import manifest_json, manifest_lines
+from keyfold.cli.output import manifest_json, manifest_lines
 from keyfold.log.gaps import MAX_GAPS, MAX_REASONS, NEWEST_GAPS, OTHER_REASONS, records_in, totals, with_gaps
 from keyfold.log.manifest import WHOLE_RANGE, Gap
 from keyfold.log.manifest_codec import encode_manifest

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from keyfold.cli.show import manifest_json, manifest_lines, manifest_summary
+from keyfold.cli.output import manifest_json, manifest_lines, manifest_summary
 from keyfold.errors import LogError
 from keyfold.log.names import Place, Role, new_name
 from keyfold.log.partition_log import PartitionLog
