@@ -18,9 +18,13 @@ _NAMES: Final = ("_verbose", "_quiet", "_log_level")
 
 
 def add_common_options(command: click.Command) -> click.Command:
-    """Give a command, and all commands below it, the common options. Does nothing the second time."""
+    """Give a command, and all commands below it, the common options. Does nothing the second time.
+
+    A command keeps an option of its own that has the same name: `compact run -v` reports every partition.
+    """
     if not any(param.name in _NAMES for param in command.params):
-        command.params.extend(_common_options())
+        own = {name for param in command.params for name in param.opts}
+        command.params.extend(option for option in _common_options() if own.isdisjoint(option.opts))
     if isinstance(command, click.Group):
         for below in command.commands.values():
             add_common_options(below)
