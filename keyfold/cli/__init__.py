@@ -6,6 +6,7 @@ context                          stores, clock and chance, which commands get as
 request_log                      the requests that a command makes, as log events
 log, verify, export, restore     the commands of the library; services add theirs by entry points
 output, typed                    manifests and records as text and JSON; decoded keys and values
+log_table, segment_strip         the table of `log list`, and the strip of `log describe`
 """
 
 from keyfold.cli.app import main

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -143,74 +145,131 @@ def log() -> None:
 
 @log.command("list")
 @url_argument
+@click.argument("topic", metavar="[TOPIC]", required=False)
+@click.option("--partitions", "by_partition", is_flag=True, help="Print one row per partition.")
 @json_option
 @click.pass_context
-def list_logs(ctx: click.Context, url: str, *, as_json: bool) -> None:
-    """List the logs under URL, one line per partition.
+def list_logs(ctx: click.Context, url: str, topic: str | None, *, by_partition: bool, as_json: bool) -> None:
+    """List the logs under URL, one row per topic. With TOPIC, list the partitions of that topic.
 
-    A partition whose manifest cannot be read is listed with the reason.
+    OFFSETS counts the offsets from log start to log end, RECORDS those that are left. DIRTY is the share of the stored
+    bytes that has not been compacted. A partition whose manifest cannot be read is reported below the table.
 
     \b
-    Example:
-        keyfold log list s3://bucket/topics --json
+    Examples:
+        keyfold log list s3://bucket/topics
+        keyfold log list s3://bucket/topics users
+        keyfold log list s3://bucket/topics --partitions --json
     """  # noqa: D301 - click wants the character
     from keyfold.cli import output
-    from keyfold.log import catalog
+    from keyfold.cli.log_table import ListedLog, table_of_partitions, table_of_topics
     from keyfold.read.log import Log
 
     world = ctx.find_object(CliContext)
     assert world is not None
     store, topics_dir = open_store_of(ctx, url)
 
-    def line(place: Place) -> str:
+    def listed(place: Place) -> ListedLog:
         topic_log = Log(store, topics_dir, place.topic, clock=world.clock, random=world.random)
-        found = _manifest_or_error(topic_log, place.partition)
-        if isinstance(found, KeyfoldError):
-            return _error_line(place, found, as_json=as_json)
-        return output.dumps(output.manifest_json(found)) if as_json else output.manifest_summary(found)
+        return ListedLog(place, _manifest_or_error(topic_log, place.partition))
 
+    places = _places(ctx, store, topics_dir, topic)
+    with ThreadPoolExecutor(_MANIFESTS_AT_ONCE) as pool:
+        found = pool.map(listed, places)
+        if as_json:
+            for each in found:
+                if isinstance(each.found, KeyfoldError):
+                    echo(_error_line(each.place, each.found, as_json=True))
+                else:
+                    echo(output.dumps(output.manifest_json(each.found)))
+        elif places:
+            table = table_of_partitions if by_partition or topic is not None else table_of_topics
+            for line in table(list(found)):
+                echo(line)
+
+
+def _places(ctx: click.Context, store: ObjectStore, topics_dir: str, topic: str | None) -> list[Place]:
+    """Return the partitions to list. Without any, say so."""
+    from keyfold.log import catalog
+    from keyfold.read.log import Log
+
+    world = ctx.find_object(CliContext)
+    assert world is not None
+    if topic is not None:
+        log = Log(store, topics_dir, topic, clock=world.clock, random=world.random)
+        return [log.place(number) for number in log.partitions()]
     places = list(catalog.places(store, topics_dir))
     if not places:
         near = catalog.logs_near(store, topics_dir)
         echo(f"no logs under `{store.url}/{topics_dir}`".replace("/`", "`"), err=True)
         if near is not None:
             echo(f"hint: did you mean `{store.url}/{near}`?", err=True)
-    with ThreadPoolExecutor(_MANIFESTS_AT_ONCE) as pool:
-        for text in pool.map(line, places):
-            echo(text)
+    return places
 
 
 @log.command()
 @topic_arguments
 @partition_option
+@click.option("--exact", is_flag=True, help="Count superseded records. This reads the indexes.")
 @json_option
 @click.pass_context
-def describe(ctx: click.Context, url: str, topic: str, partition: int | None, *, as_json: bool) -> None:
-    """Show offsets, segments, sizes, dirty ratio, epochs, gaps and settings.
+def describe(ctx: click.Context, url: str, topic: str, partition: int | None, *, exact: bool, as_json: bool) -> None:
+    """Show offsets, segments, sizes, dirty ratio, epochs, gaps and settings, and draw the segments.
+
+    The strip has the segments in offset order, as wide as their stored bytes. Letters below it show segments with
+    tombstones: `t` not yet marked by a pass, `m` marked, `p` purgeable: marked for longer than the topic's
+    delete.retention.ms, so that the next pass removes them. The manifest tells how many superseded records there are at
+    most; --exact counts them. Topics that are not compacted have no dirty part.
 
     If there are several partitions and the manifest of one cannot be read, that partition is shown with the reason, the
     others are shown as usual, and the exit code is 1.
 
     \b
-    Example:
+    Examples:
         keyfold log describe s3://bucket/topics users --partition 0
+        keyfold log describe s3://bucket/topics users --exact --json
     """  # noqa: D301 - click wants the character
-    from keyfold.cli import output
-
     target = open_target(ctx, url, topic, partition)
     bad: list[str] = []
     for number in target.partitions:
-        is_alone = len(target.partitions) == 1
-        found = target.log.manifest(number) if is_alone else _manifest_or_error(target.log, number)
-        if isinstance(found, KeyfoldError):
-            bad.append(str(target.log.place(number)))
-            lines: Iterable[str] = [_error_line(target.log.place(number), found, as_json=as_json)]
-        else:
-            lines = [output.dumps(output.manifest_json(found))] if as_json else output.manifest_lines(found)
-        for line in lines:
+        try:
+            found = _described(ctx, target, number, exact=exact, as_json=as_json)
+        except KeyfoldError as error:
+            if len(target.partitions) == 1 or not is_of_one_partition(error):
+                raise
+            place = target.log.place(number)
+            bad.append(str(place))
+            found = [_error_line(place, error, as_json=as_json)]
+        for line in found:
             echo(line)
     if bad:
         raise KeyfoldError(f"not described: {', '.join(bad)}", hint="the output has the reason, one line per partition")
+
+
+def _described(ctx: click.Context, target: OpenTopic, number: int, *, exact: bool, as_json: bool) -> Iterable[str]:
+    """Return what is known of one partition, as lines."""
+    from keyfold.cli import output
+    from keyfold.cli.segment_strip import is_compacted_topic, signs_for, strip_lines
+    from keyfold.read.latest import count_superseded
+
+    world = ctx.find_object(CliContext)
+    assert world is not None
+    log, place = target.log, target.log.place(number)
+    manifest, garbage = log.manifest(number), None
+    if exact and is_compacted_topic(manifest):
+        manifest, garbage = count_superseded(target.store, place, lambda: log.manifest(number))
+    total = None if garbage is None else sum(garbage)
+    if as_json:
+        row = output.manifest_json(manifest)
+        return [output.dumps(row if total is None else {**row, "garbage_records": total})]
+    strip = strip_lines(
+        manifest,
+        now_ms=world.clock.now_ms(),
+        width=get_terminal_size().columns - output.ROW_INDENT,
+        signs=signs_for(sys.stdout.encoding),
+        garbage=garbage,
+    )
+    return output.manifest_lines(manifest, strip, total)
 
 
 def _manifest_or_error(log: Log, partition: int) -> Manifest | KeyfoldError:

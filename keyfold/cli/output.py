@@ -7,14 +7,17 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from keyfold.cli.segment_strip import is_compacted_topic
 from keyfold.log.gaps import records_in, totals
 from keyfold.log.manifest import NO_VERSION, WHOLE_RANGE, Ancestor, Gap, Hold, Manifest, ReplicaState, SegmentEntry
 from keyfold.log.record import Record
 from keyfold.runtime.json_types import JsonObject
-from keyfold.runtime.text import size_text, time_text
+from keyfold.runtime.text import count_text, size_text, time_text
 from keyfold.verify.findings import VerifyReport
 from keyfold.verify.repair import RepairPlan
 
+ROW_INDENT: Final = 11
+"""Columns before the values of `keyfold log describe`."""
 _GAPS_SHOWN: Final = 10
 
 
@@ -171,21 +174,28 @@ def _gap_rows(gaps: Sequence[Gap]) -> Iterable[tuple[str, str]]:
         yield "gap", f"[{gap.from_offset}, {gap.to_offset}) {some}{gap.reason}"
 
 
-def manifest_lines(manifest: Manifest) -> Iterable[str]:
-    """Yield the output of `keyfold log describe` about one partition."""
+def manifest_lines(manifest: Manifest, strip: Iterable[str], garbage: int | None = None) -> Iterable[str]:
+    """Yield the output of `keyfold log describe` about one partition. `garbage`: its superseded records, if counted."""
     yield f"{manifest.topic}-{manifest.partition}"
-    yield from (f"  {name:<9}{value}" for name, value in (*_content_rows(manifest), *_state_rows(manifest)))
+    drawn = (("" if at else "segments", line) for at, line in enumerate(strip))
+    rows = (*_content_rows(manifest, garbage), *drawn, *_state_rows(manifest))
+    yield from (f"  {name:<{ROW_INDENT - 2}}{value}" for name, value in rows)
 
 
-def _content_rows(manifest: Manifest) -> Iterable[tuple[str, str]]:
+def _content_rows(manifest: Manifest, garbage: int | None) -> Iterable[tuple[str, str]]:
     data: dict[str, Any] = manifest_json(manifest)
     start, dirty, end = manifest.log_start_offset, manifest.first_dirty_offset, manifest.next_offset
-    yield "offsets", f"start {start}, dirty from {dirty}, next {end}"
-    tombstones = f"{data['tombstones']:,} tombstones ({data['unmarked_tombstones']:,} unmarked)"
+    compacted = is_compacted_topic(manifest)
+    yield "offsets", f"start {start}, dirty from {dirty}, next {end}" if compacted else f"start {start}, next {end}"
+    unmarked = f" ({data['unmarked_tombstones']:,} unmarked)" if compacted else ""
+    tombstones = f"{count_text(data['tombstones'], 'tombstone')}{unmarked}"
     keyless = f", {data['keyless_records']:,} without a key" if data["keyless_records"] else ""
-    yield "records", f"{data['records']:,} in {data['segments']:,} segments, {tombstones}{keyless}"
+    yield "records", f"{data['records']:,} in {count_text(data['segments'], 'segment')}, {tombstones}{keyless}"
     yield "stored", f"{size_text(data['size_bytes'])}, indexes {size_text(data['index_size_bytes'])}"
-    yield "dirty", f"{data['dirty_ratio']:.0%} of the bytes, at most {data['garbage_records_max']:,} superseded records"
+    if compacted:
+        most = f"at most {count_text(data['garbage_records_max'], 'superseded record')}"
+        superseded = most if garbage is None else count_text(garbage, "superseded record")
+        yield "dirty", f"{data['dirty_ratio']:.0%} of the bytes, {superseded}"
     if data["max_timestamp"] is not None:
         yield "time", f"{time_text(data['min_timestamp'])} to {time_text(data['max_timestamp'])}"
 
@@ -219,14 +229,6 @@ def _replica_rows(manifest: Manifest) -> Iterable[tuple[str, str]]:
         until = time_text(hold.expires_at_ms)
         pin = "" if hold.version == NO_VERSION else f"; holds version {hold.version} until {until}"
         yield "held for", f"replica `{hold.replica}`, which {received}{pin}"
-
-
-def manifest_summary(manifest: Manifest) -> str:
-    """Return the line of `keyfold log list` about one partition."""
-    following = "" if manifest.replica is None else f"\treplica of {manifest.replica.source}"
-    offsets = f"[{manifest.log_start_offset}, {manifest.next_offset})"
-    counts = f"{manifest.record_count:,} records in {len(manifest.segments):,} segments"
-    return f"{manifest.topic}-{manifest.partition}\t{offsets}\t{counts}\t{size_text(manifest.size_bytes)}{following}"
 
 
 def report_json(report: VerifyReport) -> JsonObject:

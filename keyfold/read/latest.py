@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, Self, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from keyfold.errors import ObjectNotFound, SnapshotLost
@@ -130,31 +131,60 @@ def choose_newest(store: ObjectStore, place: Place, load: Load, memory_bytes: in
             manifest = newer(place, load, error)
 
 
+def count_superseded(
+    store: ObjectStore, place: Place, load: Load, memory_bytes: int = MEMORY_BYTES
+) -> tuple[Manifest, tuple[int, ...]]:
+    """Count, per segment of the newest version, the records whose key has a later record. Reads all indexes."""
+    manifest = load()
+    while True:
+        try:
+            last = choose(store, place, manifest, memory_bytes, with_tombstones=True)
+        except ObjectNotFound as error:
+            manifest = newer(place, load, error)
+            continue
+        kept = zip(manifest.segments, last.rows, strict=True)
+        return manifest, tuple(entry.record_count - entry.keyless_count - bits.count() for entry, bits in kept)
+
+
 def choose(
     store: ObjectStore,
     place: Place,
     manifest: Manifest,
     memory_bytes: int = MEMORY_BYTES,
     keys_at_once: int = KEYS_AT_ONCE,
+    *,
+    with_tombstones: bool = False,
 ) -> Chosen:
-    """Choose the latest state of `manifest` from its indexes. Raises `Corrupt`, `ObjectNotFound`."""
+    """Choose the latest state of `manifest` from its indexes. Raises `Corrupt`, `ObjectNotFound`.
+
+    `with_tombstones`: choose the last record of each key also if it is a tombstone.
+    """
     rows = tuple(RowBits(entry.record_count) for entry in manifest.segments)
     walk = KeyRange(0, HASHES, memory_bytes, keys_at_once)
     count = 1
-    while not _walk(store, place, manifest, walk, rows) or walk.high < HASHES:
+    while not _walk(store, place, manifest, walk, rows, with_tombstones=with_tombstones) or walk.high < HASHES:
         walk = walk.narrower() if walk.is_too_wide else walk.next_one()
         count += 1
     return Chosen(manifest, rows, count)
 
 
-def _walk(store: ObjectStore, place: Place, manifest: Manifest, walk: KeyRange, rows: Sequence[RowBits]) -> bool:
+def _walk(
+    store: ObjectStore,
+    place: Place,
+    manifest: Manifest,
+    walk: KeyRange,
+    rows: Sequence[RowBits],
+    *,
+    with_tombstones: bool,
+) -> bool:
     """Judge the rows of a walk's keys, from newest to oldest. Return False if the walk was given up."""
     for entry, bits in zip(reversed(manifest.segments), reversed(rows), strict=True):
         data = read_index_data(store, place, entry)
         with damage_named(place):
             for first, table in _groups(data, entry, place.key(entry.index_name)):
                 keys, tombstones = (table.column(name).combine_chunks() for name in _COLUMNS)
-                for chosen in walk.take(keys, tombstones.to_numpy(zero_copy_only=False)):
+                omitted = tombstones.to_numpy(zero_copy_only=False)
+                for chosen in walk.take(keys, np.zeros_like(omitted) if with_tombstones else omitted):
                     bits.add(chosen + first)
                 if walk.is_too_wide:
                     return False

@@ -121,6 +121,10 @@ class RowBits:
     def __bool__(self) -> bool:
         return bool(self._bits.any())
 
+    def count(self) -> int:
+        """Count the bits that are set."""
+        return int.from_bytes(self._bits.tobytes(), "little").bit_count()
+
     def flags(self, start: int, count: int) -> Flags:
         """The bits of `count` rows from `start`, as flags."""
         first = start >> 3

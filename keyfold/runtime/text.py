@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -49,3 +49,14 @@ def names_text(names: Sequence[str]) -> str:
     """List the first few names, and how many more there are."""
     left = len(names) - _NAMES_SHOWN
     return ", ".join(names[:_NAMES_SHOWN]) + (f" and {left} more" if left > 0 else "")
+
+
+def aligned_lines(rows: Sequence[Sequence[str]], *, right: Container[int] = ()) -> Iterator[str]:
+    """Align rows of cells in columns, two spaces apart. The columns `right` are aligned to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (
+            f"{cell:>{width}}" if at in right else f"{cell:<{width}}"
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        yield "  ".join(cells).rstrip()

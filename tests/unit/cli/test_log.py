@@ -12,8 +12,9 @@ import pytest
 from keyfold.cli import output
 from keyfold.cli.app import run
 from keyfold.cli.context import CliContext
+from keyfold.log.names import Place
 from keyfold.log.record import CREATE_TIME, Record
-from keyfold.runtime.text import time_text
+from keyfold.runtime.text import size_text, time_text
 from keyfold.store.api import Create
 from tests.support.logs import MadeLog, record, records
 
@@ -120,10 +121,74 @@ def test_list_shows_every_partition_and_its_error(made: MadeLog, keyfold: Keyfol
     good, bad = keyfold.json("list", URL)
     assert (good["topic"], good["records"], good["next_offset"]) == ("users", 4, 5)
     assert (bad["partition"], bad["error"]) == (1, "ManifestLost")
+    header, row, reason = keyfold("list", URL)
+    size = size_text(made.manifest.size_bytes)
+    assert header == f"TOPIC  PARTITIONS  OFFSETS  RECORDS  SEGMENTS  {'SIZE':>{len(size)}}  DIRTY"
+    assert row.split(None, 5)[:5] == ["users", "2", "5", "4", "2"]
+    assert row.endswith("1 unreadable")
+    assert reason.startswith("users-1: ManifestLost: the manifest `topics/users/partition=1/_manifest.avro` is missing")
+    assert "keyfold log repair" not in row
+    assert keyfold("list", URL, "users") == keyfold("list", URL, "--partitions")
+    header, good_row, bad_row, _ = keyfold("list", URL, "users")
+    assert good_row.split()[:6] == ["users", "0", "0", "5", "4", "2"]
+    assert bad_row.split() == ["users", "1", "-", "-", "-", "-", "-", "-", "unreadable"]
+
+
+def test_list_sums_up_a_topic_with_many_partitions_in_80_columns(made: MadeLog, keyfold: Keyfold) -> None:
+    for partition in range(40):
+        MadeLog(store=made.store, place=Place("topics", "payments.eu", partition)).append(records("a=1 a=2"))
     lines = keyfold("list", URL)
-    assert lines[0].startswith("users-0\t[0, 5)\t4 records in 2 segments")
-    assert "keyfold log repair" not in lines[0]
-    assert "users-1\tManifestLost" in lines[1]
+    assert [line.split()[:5] for line in lines[1:]] == [
+        ["payments.eu", "40", "80", "80", "40"],
+        ["users", "1", "5", "4", "2"],
+    ]
+    assert len(keyfold("list", URL, "--partitions")) == 1 + 41
+    assert [line.split()[:2] for line in keyfold("list", URL, "payments.eu")[1:]] == [
+        ["payments.eu", str(partition)] for partition in range(40)
+    ]
+    assert len(keyfold.json("list", URL, "payments.eu")) == 40
+    for printed in (lines, keyfold("list", URL, "--partitions")):
+        assert max(map(len, printed)) <= 80
+        assert len({len(line) for line in printed}) == 1
+
+
+def test_list_suggests_a_topic(keyfold: Keyfold) -> None:
+    assert keyfold("list", URL, "usrs", code=1) == []
+    assert keyfold.errors == [
+        "error: topic `usrs` not found under `memory://test/topics`",
+        "hint: did you mean `users`?",
+    ]
+
+
+def test_describe_draws_the_segments(made: MadeLog, keyfold: Keyfold, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = keyfold("describe", URL, "users")
+    (at,) = (number for number, line in enumerate(lines) if line.startswith("  segments "))
+    strip, marks, axis = (line[11:] for line in lines[at : at + 3])
+    assert max(map(len, lines[at : at + 3])) == 60
+    assert set(strip) == set("│█▒")
+    assert (strip.count("│"), strip.index("▒")) == (3, strip.index("│", 1) + 1)
+    assert set(marks[strip.index("▒") : -1]) == {"t"}
+    assert (axis.split()[0], axis.split()[-1]) == ("0", "5")
+    assert "t 1 unmarked tombstone" in lines[at + 4]
+
+
+def test_describe_counts_superseded_records_on_request(made: MadeLog, keyfold: Keyfold) -> None:
+    assert "2 superseded records" in "\n".join(keyfold("describe", URL, "users"))
+    assert "garbage_records" not in keyfold.json("describe", URL, "users")[0]
+    assert keyfold.json("describe", URL, "users", "--exact")[0]["garbage_records"] == 1
+    printed = "\n".join(keyfold("describe", URL, "users", "--exact"))
+    assert "of the bytes, 1 superseded record\n" in printed
+    assert "░ garbage 1 record" in printed
+
+
+def test_describe_says_nothing_of_dirt_in_a_topic_that_is_not_compacted(made: MadeLog, keyfold: Keyfold) -> None:
+    made.sink.follow({"cleanup.policy": "delete"})
+    printed = "\n".join(keyfold("describe", URL, "users", "--exact"))
+    for word in ("dirty", "garbage", "superseded", "marked", "▒"):
+        assert word not in printed
+    assert "█ 2 segments" in printed
+    assert keyfold("list", URL)[1].split()[-1] == "-"
 
 
 def test_describe_shows_offsets_sizes_and_the_dirty_part(made: MadeLog, keyfold: Keyfold) -> None:

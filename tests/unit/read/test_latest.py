@@ -17,7 +17,7 @@ from keyfold.log.record import CREATE_TIME, Record
 from keyfold.read.batches import SegmentRead
 from keyfold.read.blocks import ReadLimits
 from keyfold.read.key_hash import HASHES, key_hashes
-from keyfold.read.latest import Chosen, choose, chosen_batches
+from keyfold.read.latest import Chosen, choose, chosen_batches, count_superseded
 from keyfold.read.latest_keys import KEY_BYTES, KeyRange, RowBits
 from keyfold.read.log import Log
 from keyfold.read.records import records_of
@@ -204,3 +204,15 @@ def test_a_walk_that_cannot_hold_its_first_slice_is_too_wide() -> None:
         pass
     assert walk.is_too_wide
     assert walk.narrower().high == HASHES // 64
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("memory_bytes", BUDGETS)
+def test_superseded_records_are_counted_per_segment(seed: int, memory_bytes: int) -> None:
+    made = random_log(Random(seed))
+    everything = list(Log(made.store, "topics", "users").read())
+    last = {r.key: r.offset for r in everything}
+    superseded = [r.offset for r in everything if r.key is not None and last[r.key] != r.offset]
+    manifest, counts = count_superseded(made.store, made.place, lambda: made.manifest, memory_bytes)
+    expected = [sum(s.base_offset <= o < s.next_offset for o in superseded) for s in manifest.segments]
+    assert list(counts) == expected

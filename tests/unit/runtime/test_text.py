@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keyfold.runtime.text import count_text, duration_text, names_text, size_text, time_text
+from keyfold.runtime.text import aligned_lines, count_text, duration_text, names_text, size_text, time_text
 
 
 @pytest.mark.parametrize(
@@ -47,3 +47,9 @@ def test_a_time_is_in_utc_and_invalid_times_are_shown_as_numbers() -> None:
 def test_names_beyond_the_fifth_are_counted() -> None:
     assert names_text(["a", "b"]) == "a, b"
     assert names_text(list("abcdefg")) == "a, b, c, d, e and 2 more"
+
+
+def test_columns_are_aligned() -> None:
+    rows = [("TOPIC", "SIZE", ""), ("a", "1.0 KiB", "note"), ("longer", "-", "")]
+    assert list(aligned_lines(rows, right=(1,))) == ["TOPIC      SIZE", "a       1.0 KiB  note", "longer        -"]
+    assert list(aligned_lines([])) == []
