@@ -4,7 +4,8 @@ app                              finds the command, runs it, and turns the outco
 usage, common_options            errors of the command line; options of every command
 context                          stores, clock and chance, which commands get as arguments
 request_log                      the requests that a command makes, as log events
-log, verify, export, restore     the commands of the library; services add theirs by entry points
+log, cat, verify, export, restore
+                                 the commands of the library; services add theirs by entry points
 output, typed                    manifests and records as text and JSON; decoded keys and values
 log_table, segment_strip         the table of `log list`, and the strip of `log describe`
 """

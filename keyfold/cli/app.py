@@ -168,12 +168,14 @@ def run(args: Sequence[str] | None, context: CliContext | None = None) -> int:
 
 
 def _add_commands() -> None:
+    from keyfold.cli.cat import cat
     from keyfold.cli.export import export
     from keyfold.cli.log import log
     from keyfold.cli.restore import restore
     from keyfold.cli.verify import repair, verify
 
     cli.add_command(restore)
+    log.add_command(cat)
     log.add_command(export)
     log.add_command(repair)
     log.add_command(verify)

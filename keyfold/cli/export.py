@@ -12,7 +12,7 @@ import click
 
 from keyfold.cli.common_options import is_quiet
 from keyfold.cli.context import CliContext
-from keyfold.cli.log import Timestamp, json_option, open_store_of, open_target, topic_arguments
+from keyfold.cli.log import Timestamp, json_option, open_store_of, open_target, partition_option, topic_arguments
 from keyfold.cli.typed import key_format_option, value_format_option
 from keyfold.errors import ConfigError
 from keyfold.formats.format import FORMATS_WITH_SCHEMA
@@ -31,7 +31,7 @@ _file = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.command()
 @topic_arguments
 @click.option("--to", required=True, metavar="FOLDER", help="A new or empty folder, or s3://BUCKET/PREFIX.")
-@click.option("--partition", "-p", type=click.IntRange(min=0), multiple=True, help="Only this partition. Repeatable.")
+@partition_option
 @click.option("--latest", is_flag=True, help="Export only the last record of each key, without deleted keys.")
 @click.option(
     "--from-offset", type=click.IntRange(min=0), help="Start at this offset, or at the next one if it was removed."
@@ -85,10 +85,9 @@ def export(ctx: click.Context, /, url: str, topic: str, to: str, *, as_json: boo
     world = ctx.find_object(CliContext)
     assert world is not None
     _check(asked)
-    only: tuple[int, ...] = asked["partition"]
-    source = open_target(ctx, url, topic, only[0] if only else None)
+    source = open_target(ctx, url, topic, asked["partition"])
     request = ExportRequest(
-        partitions=tuple(sorted(set(only))) or source.partitions,
+        partitions=source.partitions,
         latest=asked["latest"],
         from_offset=asked["from_offset"],
         from_timestamp=asked["from_timestamp"],

@@ -1,21 +1,19 @@
-"""`keyfold log`: list, describe and read logs. `keyfold.cli.verify` and `export` add their commands."""
+"""`keyfold log`: list and describe logs. `keyfold.cli.cat`, `verify` and `export` add their commands."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import islice
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from keyfold.cli.context import CliContext
-from keyfold.cli.typed import Printer, key_format_option, value_format_option
 from keyfold.errors import ConfigError, KeyfoldError, is_of_one_partition
 from keyfold.runtime.log_level import asked_level
 from keyfold.runtime.terminal import echo
@@ -23,7 +21,6 @@ from keyfold.runtime.terminal import echo
 if TYPE_CHECKING:
     from keyfold.log.manifest import Manifest
     from keyfold.log.names import Place
-    from keyfold.log.record import Record
     from keyfold.read.log import Log
     from keyfold.store.api import ObjectStore
 
@@ -82,7 +79,9 @@ def topic_arguments(function: F) -> F:
     return with_url
 
 
-partition_option = click.option("--partition", "-p", type=click.IntRange(min=0), help="Only this partition.")
+partition_option = click.option(
+    "--partition", "-p", type=click.IntRange(min=0), multiple=True, help="Only this partition. Repeatable."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 
 
@@ -116,16 +115,15 @@ def _with_request_log(store: ObjectStore, world: CliContext) -> ObjectStore:
     return RequestLog(store, world.clock) if level == "debug" else store
 
 
-def open_target(ctx: click.Context, url: str, topic: str, partition: int | None) -> OpenTopic:
-    """Open the topic under a URL, with the given partition or all."""
+def open_target(ctx: click.Context, url: str, topic: str, chosen: Sequence[int]) -> OpenTopic:
+    """Open the topic under a URL, with the chosen partitions; none chosen: all."""
     from keyfold.read.log import Log
 
     world = ctx.find_object(CliContext)
     assert world is not None
     store, topics_dir = open_store_of(ctx, url)
     log = Log(store, topics_dir, topic, clock=world.clock, random=world.random)
-    partitions = tuple(log.partitions()) if partition is None else (partition,)
-    return OpenTopic(store, log, partitions)
+    return OpenTopic(store, log, tuple(sorted(set(chosen)) or log.partitions()))
 
 
 @click.group(context_settings={"max_content_width": 110})
@@ -213,7 +211,9 @@ def _places(ctx: click.Context, store: ObjectStore, topics_dir: str, topic: str 
 @click.option("--exact", is_flag=True, help="Count superseded records. This reads the indexes.")
 @json_option
 @click.pass_context
-def describe(ctx: click.Context, url: str, topic: str, partition: int | None, *, exact: bool, as_json: bool) -> None:
+def describe(
+    ctx: click.Context, url: str, topic: str, partition: tuple[int, ...], *, exact: bool, as_json: bool
+) -> None:
     """Show offsets, segments, sizes, dirty ratio, epochs, gaps and settings, and draw the segments.
 
     The strip has the segments in offset order, as wide as their stored bytes. Letters below it show segments with
@@ -297,74 +297,12 @@ def _error_line(place: Place, error: KeyfoldError, *, as_json: bool) -> str:
 @log.command()
 @topic_arguments
 @partition_option
-@click.option(
-    "--from-offset", type=click.IntRange(min=0), help="Start at this offset, or at the next one if it was removed."
-)
-@click.option(
-    "--from-timestamp", type=Timestamp(), help="Start at the first record at or after this time (ms or ISO-8601)."
-)
-@click.option("--to-offset", type=click.IntRange(min=0), help="Stop before this offset.")
-@click.option("--latest", is_flag=True, help="Print only the last record of each key, without deleted keys.")
-@click.option("--max-records", type=click.IntRange(min=0), help="Stop after N records.")
-@key_format_option
-@value_format_option
-@json_option
-@click.pass_context
-def cat(
-    ctx: click.Context,
-    /,
-    url: str,
-    topic: str,
-    partition: int | None,
-    from_offset: int | None,
-    from_timestamp: int | None,
-    to_offset: int | None,
-    max_records: int | None,
-    *,
-    latest: bool,
-    as_json: bool,
-    **formats: str,
-) -> None:
-    """Print records, partition after partition, in offset order.
-
-    With --json each line is an object with topic, partition, offset, timestamp (ms), timestamp_type, key, value and
-    headers. Bytes are a string if they are valid UTF-8, otherwise {"base64": "..."}. Avro is decoded with the schemas
-    stored beside the log.
-
-    \b
-    Examples:
-        keyfold log cat s3://bucket/topics users --latest --json --value-format avro
-        keyfold log cat s3://bucket/topics users -p 0 --from-timestamp 2026-01-31T12:00:00Z --max-records 10
-    """  # noqa: D301 - click wants the character
-    if from_offset is not None and from_timestamp is not None:
-        raise click.UsageError("--from-offset and --from-timestamp cannot be combined")
-    if latest and not (from_offset is from_timestamp is to_offset is None):
-        raise click.UsageError("--latest reads the whole log: it cannot be combined with offsets or a timestamp")
-    target = open_target(ctx, url, topic, partition)
-
-    def records() -> Iterator[tuple[int, Record]]:
-        for number in target.partitions:
-            found = (
-                target.log.latest(number)
-                if latest
-                else target.log.read(
-                    number, from_offset=from_offset, from_timestamp=from_timestamp, to_offset=to_offset
-                )
-            )
-            yield from ((number, record) for record in found)
-
-    printer = Printer(target.store, target.log.topics_dir, topic, formats)
-    for number, record in islice(records(), max_records):
-        echo(printer.json(number, record) if as_json else printer.line(number, record), flush=False)
-
-
-@log.command()
-@topic_arguments
-@partition_option
 @click.option("--indexes", is_flag=True, help="Also print the indexes.")
 @json_option
 @click.pass_context
-def files(ctx: click.Context, url: str, topic: str, partition: int | None, *, indexes: bool, as_json: bool) -> None:
+def files(
+    ctx: click.Context, url: str, topic: str, partition: tuple[int, ...], *, indexes: bool, as_json: bool
+) -> None:
     """Print the URLs of the log's current segments, for other readers of Avro files.
 
     A listing of the bucket also has replaced segments and orphans; this list does not. Each object stays for

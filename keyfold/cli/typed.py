@@ -53,6 +53,18 @@ class Printer:
             row[part.value] = self._plain(partition, record, part)
         return output.dumps(row)
 
+    def key_text(self, partition: int, record: Record) -> str | None:
+        """Return a record's key as `line` has it, or None if it has none. Raise `RecordFormatMismatch`."""
+        from keyfold.cli import output
+        from keyfold.formats.format import RecordPart
+
+        if record.key is None:
+            return None
+        if RecordPart.KEY not in self._typed:
+            return output.text(record.key)
+        value = self._plain(partition, record, RecordPart.KEY)
+        return value if isinstance(value, str) else output.dumps(value)
+
     def line(self, partition: int, record: Record) -> str:
         """Return a record as one line of text, with decoded keys and values as JSON. Raise `RecordFormatMismatch`."""
         from dataclasses import replace

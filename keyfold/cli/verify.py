@@ -60,7 +60,7 @@ def verify(
     ctx: click.Context,
     url: str,
     topic: str,
-    partition: int | None,
+    partition: tuple[int, ...],
     parallel: int,
     bootstrap_servers: str | None,
     kafka_config: str | None,
@@ -106,7 +106,7 @@ def verify(
         reader = stack.enter_context(_kafka_topic(bootstrap_servers, kafka_config, topic)) if in_kafka else None
         bars = stack.enter_context(_progress(topic, target))
         reports = _reports(ctx, target, parallel, reader, extent, bars, on_spark=on_spark)
-        if reader is not None and partition is None:
+        if reader is not None and not partition:
             reports = chain(reports, absent_partitions(target.log, target.partitions, reader))
         for report in reports:
             for line in [output.dumps(output.report_json(report))] if as_json else output.report_lines(report):
@@ -199,7 +199,15 @@ def _reports(
 
 @click.command()
 @topic_arguments
-@click.option("--partition", "-p", type=click.IntRange(min=0), required=True, help="The partition to repair.")
+@click.option(
+    "--partition",
+    "-p",
+    "partitions",
+    type=click.IntRange(min=0),
+    multiple=True,
+    required=True,
+    help="Only this partition. Repeatable.",
+)
 @click.option(
     "--from",
     "base",
@@ -216,7 +224,7 @@ def repair(
     ctx: click.Context,
     url: str,
     topic: str,
-    partition: int,
+    partitions: tuple[int, ...],
     base: Base,
     *,
     replace_damaged: bool,
@@ -243,20 +251,17 @@ def repair(
 
     world = ctx.find_object(CliContext)
     assert world is not None
-    target = open_target(ctx, url, topic, partition)
-    place = target.log.place(partition)
+    target = open_target(ctx, url, topic, partitions)
     clock, random = world.clock, world.random
     store = unwrapped(target.store)  # a bucket with versioning is recognized by its own methods
-    plan = plan_repair(store, place, clock=clock, random=random, base=base, replace_damaged=replace_damaged)
-    if not dry_run:
-        apply_repair(store, plan, clock=clock, random=random)
-    as_lines = (
-        [output.dumps(output.repair_json(plan, dry_run=dry_run))]
-        if as_json
-        else output.repair_lines(plan, dry_run=dry_run)
-    )
-    for line in as_lines:
-        echo(line)
+    for partition in target.partitions:
+        place = target.log.place(partition)
+        plan = plan_repair(store, place, clock=clock, random=random, base=base, replace_damaged=replace_damaged)
+        if not dry_run:
+            apply_repair(store, plan, clock=clock, random=random)
+        document = output.repair_json(plan, dry_run=dry_run)
+        for line in [output.dumps(document)] if as_json else output.repair_lines(plan, dry_run=dry_run):
+            echo(line)
 
 
 class _Stopped(Exception):

@@ -30,7 +30,7 @@ from keyfold.read.batches import BATCH_BYTES, read_batches
 from keyfold.read.blocks import READ_LIMITS, ReadLimits
 from keyfold.read.follow import Follower, Position, Tail, Wait, tail_of
 from keyfold.read.latest import MEMORY_BYTES, Latest, read_latest, read_latest_batches
-from keyfold.read.ordered import OffsetAndTimestamp, find_time, newer, read_ordered
+from keyfold.read.ordered import OffsetAndTimestamp, find_last, find_time, newer, read_ordered
 from keyfold.read.position import start_offset
 from keyfold.read.selection import Selection
 from keyfold.runtime.clock import Clock, SystemClock
@@ -287,6 +287,16 @@ class Log:
         None for a partition without such a record. Reads at most one index per partition.
         """
         return {partition: self._at_time(partition, at)[1] for partition, at in timestamps_ms.items()}
+
+    def last_offsets(self, count: int, partition: int = 0) -> tuple[int, int]:
+        """Return the range `[from_offset, to_offset)` of the last `count` records. Reads at most one index."""
+        place = self.place(partition)
+        manifest = self.manifest(partition)
+        while True:
+            try:
+                return find_last(self.store, place, manifest, count), manifest.next_offset
+            except ObjectNotFound as error:
+                manifest = newer(place, lambda: self.manifest(partition), error)
 
     def _start(self, partition: int, from_offset: int | None, from_timestamp: int | None) -> tuple[Manifest, int]:
         """Return the version to read, and its start offset."""

@@ -86,6 +86,18 @@ def find_time(store: ObjectStore, place: Place, manifest: Manifest, timestamp_ms
     return None
 
 
+def find_last(store: ObjectStore, place: Place, manifest: Manifest, count: int) -> int:
+    """Return the offset from which the log has its last `count` records, or the log start. Reads one index."""
+    if count <= 0:
+        return manifest.next_offset
+    for entry in reversed(manifest.segments):
+        if entry.record_count >= count:
+            offsets = read_index(store, place, entry, columns=("offset",)).ints("offset")
+            return max(int(offsets[len(offsets) - count]), manifest.log_start_offset)
+        count -= entry.record_count
+    return manifest.log_start_offset
+
+
 def offset_for_time(store: ObjectStore, place: Place, manifest: Manifest, timestamp_ms: int) -> int | None:
     """Return the offset of the record that `find_time` finds."""
     found = find_time(store, place, manifest, timestamp_ms)

@@ -14,6 +14,7 @@ from keyfold.cli.app import run
 from keyfold.cli.context import CliContext
 from keyfold.log.names import Place
 from keyfold.log.record import CREATE_TIME, Record
+from keyfold.runtime.clock import Clock
 from keyfold.runtime.text import size_text, time_text
 from keyfold.store.api import Create
 from tests.support.logs import MadeLog, record, records
@@ -84,6 +85,97 @@ def test_cat_takes_positions_and_limits(keyfold: Keyfold) -> None:
     assert keyfold("cat", URL, "users", "--from-offset", "99", code=1) == []
     assert keyfold.errors[0] == "error: users-0: offset 99 is outside of the log, which has offsets [0, 5) in version 6"
     assert keyfold.errors[1].startswith("hint: read from an offset between 0 and 5")
+
+
+def test_cat_prints_the_last_records_of_each_partition(made: MadeLog, keyfold: Keyfold) -> None:
+    def offsets(*args: str) -> list[int]:
+        return [row["offset"] for row in keyfold.json("cat", URL, "users", *args)]
+
+    assert offsets("--tail", "0") == []
+    assert offsets("--tail", "1") == [4]
+    assert offsets("--tail", "3") == [2, 3, 4]
+    assert offsets("--tail", "99") == [1, 2, 3, 4]
+    assert offsets("--tail", "3", "-n", "2") == [2, 3]
+    assert offsets("--tail", "3", "--limit", "2") == [2, 3]
+    other = MadeLog(store=made.store, place=made.place.__class__("topics", "users", 2))
+    other.append(records("x=1 y=1 z=1"))
+    rows = keyfold.json("cat", URL, "users", "--tail", "2")
+    assert [(row["partition"], row["offset"]) for row in rows] == [(0, 3), (0, 4), (2, 1), (2, 2)]
+
+
+def test_cat_from_the_end_reads_only_the_last_segments(made: MadeLog, keyfold: Keyfold) -> None:
+    first = made.manifest.segments[0]
+    for name in (first.name, first.index_name):
+        made.store.delete(made.place.key(name))
+    assert [row["offset"] for row in keyfold.json("cat", URL, "users", "--tail", "2")] == [3, 4]
+
+
+@pytest.mark.parametrize("key_format", ["bytes", "string"])
+def test_cat_prints_all_records_of_a_key(keyfold: Keyfold, key_format: str) -> None:
+    def rows(*args: str) -> list[tuple[int, str]]:
+        return [(row["offset"], row["key"]) for row in keyfold.json("cat", URL, "users", *args)]
+
+    assert rows("--key", "b", "--key-format", key_format) == [(1, "b"), (4, "b")]
+    assert rows("--key", "0x62", "--key-format", key_format) == [(1, "b"), (4, "b")]
+    assert rows("--key", "b", "--from-offset", "2", "--key-format", key_format) == [(4, "b")]
+    assert rows("--key", "b", "--limit", "1", "--key-format", key_format) == [(1, "b")]
+    assert rows("--key", "c", "--latest", "--key-format", key_format) == [(3, "c")]
+    assert rows("--key", "b", "--latest", "--key-format", key_format) == []
+    assert rows("--key", "nobody", "--key-format", key_format) == []
+
+
+def test_cat_compares_a_key_as_its_format_decodes_it(made: MadeLog, keyfold: Keyfold) -> None:
+    other = MadeLog(store=made.store, place=made.place.__class__("topics", "ids", 0))
+    other.append([record(0, '{ "id": 1 }', "x"), record(1, '"a"', "y"), record(2, '{"id":1}', "z")])
+    rows = keyfold.json("cat", URL, "ids", "--key-format", "json", "--key", '{"id":1}')
+    assert [row["offset"] for row in rows] == [0, 2]
+    rows = keyfold.json("cat", URL, "ids", "--key-format", "json", "--key", "a")
+    assert [row["value"] for row in rows] == ["y"]
+
+
+def test_cat_follows_the_log(made: MadeLog, keyfold: Keyfold, monkeypatch: pytest.MonkeyPatch) -> None:
+    sleep = made.clock.__class__.sleep
+
+    def appended(clock: Clock, seconds: float) -> None:
+        sleep(clock, seconds)
+        made.append(records("b=9 d=1", made.manifest.next_offset))
+
+    monkeypatch.setattr(made.clock.__class__, "sleep", appended)
+
+    def offsets(*args: str) -> list[int]:
+        return [row["offset"] for row in keyfold.json("cat", URL, "users", "--follow", *args)]
+
+    assert offsets("-n", "6") == [1, 2, 3, 4, 5, 6]
+    assert offsets("-n", "3", "--tail", "1", "-p", "0") == [6, 7, 8]
+    assert offsets("-n", "2", "--tail", "0") == [9, 10]
+    assert offsets("-n", "7", "--key", "b", "--from-offset", "2") == [4, 5, 7, 9, 11, 13, 15]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--tail", "1", "--from-offset", "1"], "--from-offset and --tail cannot be combined"),
+        (["--tail", "1", "--key", "b"], "--tail counts all records up to the end: it cannot be combined with --key"),
+        (["--tail", "1", "--latest"], "--latest reads the whole log: it cannot be combined with a start or an end"),
+        (["--follow", "--latest"], "--follow never ends: it cannot be combined with --latest"),
+        (["--follow", "--to-offset", "9"], "--follow never ends: it cannot be combined with --to-offset"),
+    ],
+)
+def test_cat_refuses_options_that_exclude_each_other(keyfold: Keyfold, args: list[str], message: str) -> None:
+    assert keyfold("cat", URL, "users", *args, code=2) == []
+    assert keyfold.errors[0] == f"error: {message}"
+
+
+def test_partitions_can_be_repeated(made: MadeLog, keyfold: Keyfold) -> None:
+    for partition in (1, 2):
+        MadeLog(store=made.store, place=made.place.__class__("topics", "users", partition)).append(records("z=1"))
+    for command in ("describe", "verify", "files"):
+        rows = keyfold.json(command, URL, "users", "-p", "2", "-p", "0", "-p", "2")
+        assert [row["partition"] for row in rows] == [0, 2]
+    for partition in (1, 2):
+        made.store.delete(made.place.__class__("topics", "users", partition).manifest_key)
+    rows = keyfold.json("repair", URL, "users", "-p", "1", "-p", "2")
+    assert [(row["partition"], row["written"]) for row in rows] == [(1, True), (2, True)]
 
 
 def test_cat_goes_through_all_partitions_in_order(made: MadeLog, keyfold: Keyfold) -> None:
