@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 from click.testing import CliRunner
 
-from keyfold.cli.log import cat
+from keyfold.cli.cat import cat
 from keyfold.formats.format import FORMAT_NAMES, FORMATS, FORMATS_WITH_SCHEMA, Format, FormatInfo, FormatName
 from keyfold.formats.handlers import HANDLERS
 from keyfold_sink.config.converter_settings import parse_converter

@@ -99,7 +99,7 @@ def test_every_skip_lies_in_a_gap_of_its_reason_and_sums_are_preserved(commits: 
 
 def test_few_gaps_are_shown_singly_and_many_start_with_their_sums() -> None:
     few = empty_manifest(gaps=(Gap(1, 5, "lost"), Gap(7, 90, "skipped: x", 12)), next_offset=100)
-    assert [line.split(maxsplit=1)[1] for line in manifest_lines(few) if line.startswith("  gap")] == [
+    assert [line.split(maxsplit=1)[1] for line in manifest_lines(few, ()) if line.startswith("  gap")] == [
         "[1, 5) lost",
         "[7, 90) 12 of them: skipped: x",
     ]
@@ -108,7 +108,7 @@ def test_few_gaps_are_shown_singly_and_many_start_with_their_sums() -> None:
         "from_offset": 7, "to_offset": 90, "reason": "skipped: x", "records": 12, "whole_range": False,
     }  # fmt: skip
     many = empty_manifest(gaps=with_gaps((), [skip(2 * n) for n in range(300)]), next_offset=600)
-    lines = [line.split(maxsplit=1)[1] for line in manifest_lines(many) if line.startswith("  gap")]
+    lines = [line.split(maxsplit=1)[1] for line in manifest_lines(many, ()) if line.startswith("  gap")]
     assert lines[:2] == ["300 offsets: a", "the newest 10 of 300 ranges (all with --json):"]
     assert lines[-1] == "[598, 599) a"
     assert len(lines) == 12

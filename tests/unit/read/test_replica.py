@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 
-from keyfold.cli.output import manifest_json, manifest_lines, manifest_summary
+from keyfold.cli.log_table import ListedLog, table_of_partitions
+from keyfold.cli.output import manifest_json, manifest_lines
 from keyfold.errors import LogError
 from keyfold.log.names import Place, Role, new_name
 from keyfold.log.partition_log import PartitionLog
@@ -83,16 +84,17 @@ def test_objects_ahead_of_their_manifest_do_not_mean_an_old_manifest(followed: F
 def test_describe_shows_source_and_replica(followed: Followed) -> None:
     replica = followed.session.manifest if followed.session else None
     assert replica is not None
-    lines = "\n".join(manifest_lines(replica))
+    lines = "\n".join(manifest_lines(replica, ()))
     assert "replica  `dr` of s3://log/topics, has source version 4; only the replicator writes to it" in lines
-    assert manifest_summary(replica).endswith("\treplica of s3://log/topics")
+    (_, row) = table_of_partitions([ListedLog(followed.place, replica)])
+    assert row.endswith("  replica of s3://log/topics")
     assert untyped(manifest_json(replica))["replica_of"]["version"] == 4
     source = followed.made.log.load().manifest
-    assert "held for replica `dr`, which has offsets below 5" in "\n".join(manifest_lines(source))
+    assert "held for replica `dr`, which has offsets below 5" in "\n".join(manifest_lines(source, ()))
     hold = untyped(manifest_json(source))["holds"][0]
     assert (hold["replica"], hold["version"], hold["until_ms"], hold["received_to"]) == ("dr", -1, 0, 5)
     pinned = followed.made.log.hold("dr", source.version, 60_000).manifest
-    assert "; holds version 5 until " in "\n".join(manifest_lines(pinned))
+    assert "; holds version 5 until " in "\n".join(manifest_lines(pinned, ()))
 
 
 def test_a_promoted_log_names_the_log_it_continues_and_is_sound(followed: Followed) -> None:
@@ -101,7 +103,7 @@ def test_a_promoted_log_names_the_log_it_continues_and_is_sound(followed: Follow
     followed.replica.put(followed.place.key(str(upload)), b"x", Create())
     old = followed.made.log.load().manifest.log_id
     promoted = followed.session.promote()
-    assert f"lineage  continues log {old} from offset 5" in "\n".join(manifest_lines(promoted))
+    assert f"lineage  continues log {old} from offset 5" in "\n".join(manifest_lines(promoted, ()))
     assert promoted.last_epoch == 40
     assert {kind for kind, _ in followed.verify(followed.replica)} == {FindingKind.ORPHAN}
 
