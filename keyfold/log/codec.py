@@ -15,19 +15,13 @@ and snappy declare their size at the start, and deflate is stopped at the limit.
 
 from __future__ import annotations
 
-import sys
 import zlib
 from typing import Final, Protocol
 
 import zstandard
 
 from keyfold.runtime.buffers import Bytes
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
-
+from keyfold.runtime.zstd import zstd
 
 DEFAULT_CODEC: Final = "zstandard"
 DEFAULT_LEVEL: Final = 1

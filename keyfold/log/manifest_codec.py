@@ -27,7 +27,6 @@ from typing import Any, Final
 
 import fastavro
 import zstandard
-from backports import zstd
 from fastavro.schema import SchemaParseException
 
 from keyfold.errors import Corrupt, FormatTooNew, ManifestTooLarge
@@ -46,6 +45,7 @@ from keyfold.log.manifest import (
 )
 from keyfold.log.manifest_schema import Document, ManifestSchema, for_writing, manifest_schema
 from keyfold.log.names import Place, is_index_name, is_segment_name
+from keyfold.runtime.zstd import zstd
 from keyfold_schemas import load_schema
 
 FORMAT: Final = 1

@@ -8,5 +8,6 @@ health, metrics_server       probes and `/metrics`
 rate_limit, throttle         byte rates
 json_types, arrow_types      the types of JSON, and of Arrow's columns
 extras                       names the extra that installs a missing library
+zstd                         Python's own zstd, or its backport
 overlap                      fetch ahead and send behind
 """

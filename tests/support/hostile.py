@@ -12,7 +12,6 @@ from unittest.mock import patch
 import fastavro
 import numpy as np
 import pyarrow as pa
-from backports import zstd
 from isal.isal_zlib import crc32
 
 from keyfold.log import manifest_codec
@@ -20,6 +19,7 @@ from keyfold.log.avro import header_bytes, stored_block
 from keyfold.log.index import ROWS, BlockTable, Index
 from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.names import Place
+from keyfold.runtime.zstd import zstd
 from keyfold.store.api import Create, ObjectStore, Update
 from tests.support.logs import MadeLog
 from tests.support.manifests import entry

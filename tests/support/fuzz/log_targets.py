@@ -18,7 +18,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from backports import zstd
 
 from keyfold.log.arrow import BlockRows, RawBlock, decode_blocks
 from keyfold.log.avro import (
@@ -38,6 +37,7 @@ from keyfold.log.manifest_codec import decode_manifest, encode_manifest
 from keyfold.log.names import Place, is_index_name, is_segment_name, parse_name, partition_of_folder
 from keyfold.log.record_decoder import decode_raw, decompress_block, read_records
 from keyfold.runtime.arrow_types import values_of
+from keyfold.runtime.zstd import zstd
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
 from keyfold.verify.segment_survey import survey_segment

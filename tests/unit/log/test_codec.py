@@ -5,10 +5,10 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from backports import zstd
 
 from keyfold.log import codec as module
 from keyfold.log.codec import CODECS, DecompressionFailed, open_codec
+from keyfold.runtime.zstd import zstd
 from tests.support.segments import plain_records
 
 RAW = b"".join(r.value or b"" for r in plain_records(50)) + bytes(3000)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from backports import zstd
 
 from keyfold.log.avro import SegmentDamaged, varint
 from keyfold.log.index import ROW_GROUP_ROWS, Index
+from keyfold.runtime.zstd import zstd
 from tests.support.bounded import Bounded
 from tests.support.hostile import zeros_zstd
 from tests.support.hostile_index import data_page, footer_of, index_file, with_footer, with_key_page
