@@ -76,7 +76,7 @@ def mistake(written: Written) -> str:
         given, _, _ = command.make_parser(context).parse_args(list(words))
         for parameter in command.get_params(context):
             value = given.get(parameter.name)
-            if parameter.required and not isinstance(value, str | tuple) and written.is_whole:
+            if parameter.required and not isinstance(value, str | tuple | list) and written.is_whole:
                 return f"{parameter.human_readable_name} is missing"
             if isinstance(value, str) and isinstance(parameter.type, click.Choice | click.IntRange | click.FloatRange):
                 parameter.type_cast_value(context, value)

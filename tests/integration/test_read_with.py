@@ -150,9 +150,10 @@ def table_of_codecs() -> dict[str, dict[str, str]]:
 def test_the_table_of_codecs_is_true(codec: str, tmp_path: Path) -> None:
     path = segment(tmp_path, codec)
     for name, count in TOOLS.items():
-        if table_of_codecs()[name][codec] == "yes":
+        told = table_of_codecs()[name][codec]
+        if told == "yes":
             assert count(path) == 40, name
-        else:
+        elif told == "no":  # what needs another package depends on which are installed
             with pytest.raises((ValueError, pl.exceptions.ComputeError, duckdb.Error)):
                 count(path)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from keyfold.errors import ConfigError
+from keyfold.errors import ConfigError, ExtraMissing
 from keyfold_compactor.spark.versions import NEWEST, OLDEST, check_jvm, check_pyspark, found_pyspark, minor_of
 from tests.support.root import ROOT
 
@@ -34,7 +34,7 @@ def test_another_version_is_refused_with_both_named(version: str) -> None:
 
 
 def test_a_missing_pyspark_is_reported() -> None:
-    with pytest.raises(ConfigError, match=re.escape("`pyspark`: is not installed; Spark 3.5 to 4.3 is needed")):
+    with pytest.raises(ExtraMissing, match=re.escape("needs the extra `spark`: pyspark 3.5 to 4.3 is not installed")):
         check_pyspark(None)
 
 
