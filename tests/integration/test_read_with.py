@@ -164,3 +164,11 @@ def test_the_table_of_codecs_is_true_of_spark(tmp_path: Path, spark: Any) -> Non
     for codec in CODECS:
         assert table_of_codecs()["Spark"][codec] == "yes"
         assert spark.read.format(avro).load(str(segment(tmp_path, codec))).count() == 40
+
+
+def test_aggregates_that_ignore_nulls_bring_deleted_keys_back() -> None:
+    """The page warns of them."""
+    assert duckdb.sql("SELECT arg_max(v, o) FROM (VALUES ('old', 1), (NULL, 2)) t(v, o)").fetchall() == [("old",)]
+    clickhouse: Any = chdb  # has no types
+    found = clickhouse.query("SELECT argMax(v, o) FROM values('v Nullable(String), o Int64', ('old', 1), (NULL, 2))")
+    assert str(found).strip() == '"old"'
