@@ -113,11 +113,28 @@ class SecureBroker(KafkaBroker):
         return path
 
 
+# What Python 3.13 and newer ask of an authority, besides the key identifiers.
+_SIGNS: Final = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
+
+
 def _authority(name: str) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _name(name)
-    builder = _builder(subject, subject, key).add_extension(
-        x509.BasicConstraints(ca=True, path_length=0), critical=True
+    builder = (
+        _builder(subject, subject, key)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_SIGNS, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
     return key, builder.sign(key, hashes.SHA256())
 
@@ -127,7 +144,11 @@ def _signed(
 ) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
     key = ec.generate_private_key(ec.SECP256R1())
     names = x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1")), x509.DNSName("localhost")])
-    builder = _builder(_name(name), authority.subject, key).add_extension(names, critical=False)
+    builder = (
+        _builder(_name(name), authority.subject, key)
+        .add_extension(names, critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
+    )
     return key, builder.sign(authority_key, hashes.SHA256())
 
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from keyfold.errors import ConfigError, Fenced, FirstCopyUnfinished, KeyfoldError, LeaseHeld, StoreUnavailable
+from keyfold.errors import (
+    ConfigError,
+    ExtraMissing,
+    Fenced,
+    FirstCopyUnfinished,
+    KeyfoldError,
+    LeaseHeld,
+    StoreUnavailable,
+)
 from tests.support.pickled import sent
 
 
@@ -15,6 +23,7 @@ from tests.support.pickled import sent
         ConfigError("s3.region", "is wrong"),
         Fenced("users", 3, "by epoch 8"),
         FirstCopyUnfinished("users", 3, "12 of 40", hint="wait", replica="dr", segments=40, segments_there=12),
+        ExtraMissing("the sink", "sink", "No module named 'orjson'"),
         LeaseHeld("users", 3, "until noon", until_ms=12),
     ],
 )
