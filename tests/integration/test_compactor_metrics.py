@@ -130,9 +130,7 @@ def test_a_port_in_use_ends_the_process_before_it_changes_anything(tmp_path: Pat
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         path = config(tmp_path, location, metrics_port=str(port))
-        done = subprocess.run(
-            [*COMMAND, path, "--once"], capture_output=True, text=True, timeout=120, check=False
-        )
+        done = subprocess.run([*COMMAND, path, "--once"], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
     assert f"`metrics.port`: cannot listen on 127.0.0.1:{port}" in done.stderr
     assert "Traceback" not in done.stderr
