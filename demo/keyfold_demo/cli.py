@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.option("--keep", is_flag=True, help="Keep Kafka and S3 running at the end, until Enter, Ctrl-C or SIGTERM.")
 @click.option("--large", is_flag=True, help="Use Apache Kafka's own history, 98,257 records (source checkout only).")
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print a summary as one JSON object on stdout, the steps on stderr."
+    "--json", "as_json", is_flag=True, help="Print one JSON document, a summary, on stdout, and the steps on stderr."
 )
 def demo(*, keep: bool, large: bool, as_json: bool) -> int:
     """Run Kafka, S3, sink, compactor and reader on this machine. There is nothing to configure.

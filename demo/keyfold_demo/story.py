@@ -22,6 +22,7 @@ from typing import Final
 
 from keyfold.errors import KeyfoldError
 from keyfold.read.log import Log, open_log
+from keyfold.runtime.text import count_text
 from keyfold_demo.commands import Finished, Running, Watch, shown
 from keyfold_demo.environment import DemoEnvironment
 from keyfold_demo.java import default_cache, fetch_missing, find_java, s3a_jars
@@ -100,11 +101,12 @@ class Story:
                 TOPIC,
                 self._plot.changes,
                 config={"log_level": 3},  # a broker that has just started lets a producer wait; that is no news
-                progress=lambda count: step.note(f"{count:,} records"),
+                progress=lambda count: step.note(count_text(count, "record")),
             )
+            records = count_text(facts.record_count, "record")
             step.result = (
-                f"{facts.record_count:,} records over {PARTITIONS} partitions: key = a file's path, value = its blob, "
-                f"null = deleted ({facts.tombstone_count:,} times)"
+                f"{records} over {PARTITIONS} partitions: key = a file's path, value = its blob, "
+                f"null = deleted ({count_text(facts.tombstone_count, 'time')})"
             )
         self.summary.seconds["load"] = step.seconds
 
@@ -149,7 +151,7 @@ class Story:
         """Count the bucket's objects while a command runs, if the output is live."""
         if not self._narrator.is_live:
             return lambda: None
-        return lambda: note(f"{len(self._sizes()):,} objects in the bucket")
+        return lambda: note(f"{count_text(len(self._sizes()), 'object')} in the bucket")
 
     def _shown(self, arguments: Iterable[str]) -> str:
         """Return a command line with short file names."""

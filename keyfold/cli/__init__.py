@@ -2,6 +2,7 @@
 
 app                              finds the command, runs it, and turns the outcome into an exit code
 usage, common_options            errors of the command line; options of every command
+log_options                      options of several commands about logs
 context                          stores, clock and chance, which commands get as arguments
 request_log                      the requests that a command makes, as log events
 log, cat, verify, export, restore

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from keyfold.cli.log import (
-    OpenTopic,
-    Timestamp,
+from keyfold.cli.log import OpenTopic, open_target
+from keyfold.cli.log_options import (
+    from_offset_option,
+    from_timestamp_option,
     json_option,
-    open_target,
+    latest_option,
     partition_option,
+    to_offset_option,
     topic_arguments,
 )
 from keyfold.cli.typed import Printer, key_format_option, value_format_option
@@ -43,16 +45,12 @@ class CatRequest:
 @click.command()
 @topic_arguments
 @partition_option
-@click.option(
-    "--from-offset", type=click.IntRange(min=0), help="Start at this offset, or at the next one if it was removed."
-)
-@click.option(
-    "--from-timestamp", type=Timestamp(), help="Start at the first record at or after this time (ms or ISO-8601)."
-)
-@click.option("--to-offset", type=click.IntRange(min=0), help="Stop before this offset.")
+@from_offset_option
+@from_timestamp_option
+@to_offset_option
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Start at the last N records of each partition.")
 @click.option("--key", metavar="KEY", help="Print only records with this key, written as the command prints it.")
-@click.option("--latest", is_flag=True, help="Print only the last record of each key, without deleted keys.")
+@latest_option
 @click.option("--follow", "-f", is_flag=True, help="At the end, wait for more records, until Ctrl-C.")
 @click.option("--limit", "--max-records", "-n", "limit", type=click.IntRange(min=0), help="Stop after N records.")
 @key_format_option

@@ -12,12 +12,21 @@ import click
 
 from keyfold.cli.common_options import is_quiet
 from keyfold.cli.context import CliContext
-from keyfold.cli.log import Timestamp, json_option, open_store_of, open_target, partition_option, topic_arguments
+from keyfold.cli.log import open_store_of, open_target
+from keyfold.cli.log_options import (
+    from_offset_option,
+    from_timestamp_option,
+    json_option,
+    latest_option,
+    partition_option,
+    to_offset_option,
+    topic_arguments,
+)
 from keyfold.cli.typed import key_format_option, value_format_option
 from keyfold.errors import ConfigError
 from keyfold.formats.format import FORMATS_WITH_SCHEMA
 from keyfold.runtime.terminal import echo
-from keyfold.runtime.text import size_text
+from keyfold.runtime.text import count_text, size_text
 
 if TYPE_CHECKING:
     from keyfold.export.summary import ExportedPartition
@@ -32,14 +41,10 @@ _file = click.Path(exists=True, dir_okay=False, path_type=Path)
 @topic_arguments
 @click.option("--to", required=True, metavar="FOLDER", help="A new or empty folder, or s3://BUCKET/PREFIX.")
 @partition_option
-@click.option("--latest", is_flag=True, help="Export only the last record of each key, without deleted keys.")
-@click.option(
-    "--from-offset", type=click.IntRange(min=0), help="Start at this offset, or at the next one if it was removed."
-)
-@click.option(
-    "--from-timestamp", type=Timestamp(), help="Start at the first record at or after this time (ms or ISO-8601)."
-)
-@click.option("--to-offset", type=click.IntRange(min=0), help="Stop before this offset.")
+@latest_option
+@from_offset_option
+@from_timestamp_option
+@to_offset_option
 @key_format_option
 @value_format_option
 @click.option("--reader-schema", type=_file, help="Avro schema to read Avro and JSON values with.")
@@ -159,13 +164,14 @@ def _lines(done: Sequence[ExportedPartition], url: str) -> Iterator[str]:
     for each in done:
         pinned, mismatches = each.pinned, each.mismatches
         size = size_text(sum(file.staged.size_bytes for file in each.files))
-        files = f"{len(each.files)} file{'' if len(each.files) == 1 else 's'}"
+        files = count_text(len(each.files), "file")
         rest = [f"{mismatches.skipped:,} skipped"] if mismatches.skipped else []
         rest += [f"{mismatches.nulled:,} made null"] if mismatches.nulled else []
         version = f"offsets [{pinned.start}, {pinned.end}) of version {pinned.manifest.version}"
-        yield f"{pinned.place}: {', '.join([f'{each.rows:,} rows in {files}, {size}', *rest])}; {version}"
+        rows = count_text(each.rows, "row")
+        yield f"{pinned.place}: {', '.join([f'{rows} in {files}, {size}', *rest])}; {version}"
         yield from (f"  {example}" for example in mismatches.examples)
-    yield f"exported {sum(each.rows for each in done):,} rows to {url}"
+    yield f"exported {count_text(sum(each.rows for each in done), 'row')} to {url}"
 
 
 @contextmanager

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
 from keyfold.cli.context import CliContext
-from keyfold.errors import ConfigError, KeyfoldError, is_of_one_partition
+from keyfold.cli.log_options import json_option, partition_option, topic_arguments, url_argument
+from keyfold.errors import KeyfoldError, is_of_one_partition
 from keyfold.runtime.log_level import asked_level
 from keyfold.runtime.terminal import echo
 
@@ -25,64 +25,6 @@ if TYPE_CHECKING:
     from keyfold.store.api import ObjectStore
 
 _MANIFESTS_AT_ONCE = 8
-
-F = TypeVar("F", bound=Callable[..., object])
-
-
-class Timestamp(click.ParamType[int]):
-    """Milliseconds since the epoch, or ISO-8601 (UTC without a zone)."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the time in ms."""
-        if isinstance(value, int):
-            return value
-        try:
-            return int(value)
-        except ValueError:
-            pass
-        try:
-            moment = datetime.fromisoformat(value)
-        except ValueError:
-            self.fail(
-                f"{value!r} is not a time: give milliseconds or ISO-8601 such as 2026-01-31T12:00:00Z", param, ctx
-            )
-        zoned = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-        return round(zoned.timestamp() * 1000)
-
-
-class LogUrl(click.ParamType[str]):
-    """`s3://<bucket>/<topics.dir>`."""
-
-    name = "url"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Check the URL and return it as it was given."""
-        from keyfold.store.location import parse_url
-
-        try:
-            parse_url(value)
-        except ConfigError as error:
-            self.fail(error.message, param, ctx)
-        return str(value)
-
-
-url_argument = click.argument("url", metavar="URL", type=LogUrl())
-_topic_argument = click.argument("topic", metavar="TOPIC")
-
-
-def topic_arguments(function: F) -> F:
-    """Add the arguments URL and TOPIC."""
-    named: F = _topic_argument(function)
-    with_url: F = url_argument(named)
-    return with_url
-
-
-partition_option = click.option(
-    "--partition", "-p", type=click.IntRange(min=0), multiple=True, help="Only this partition. Repeatable."
-)
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,7 +167,7 @@ def _gap_rows(gaps: Sequence[Gap]) -> Iterable[tuple[str, str]]:
     """Yield the newest gaps one by one. If there are many, yield the number of offsets by reason before."""
     if len(gaps) > _GAPS_SHOWN:
         for reason, count in sorted(totals(gaps).items()):
-            yield "gaps", f"{count:,} offsets: {reason}"
+            yield "gaps", f"{count_text(count, 'offset')}: {reason}"
         yield "gaps", f"the newest {_GAPS_SHOWN} of {len(gaps)} ranges (all with --json):"
     for gap in gaps[-_GAPS_SHOWN:]:
         some = "" if gap.record_count == WHOLE_RANGE else f"{gap.record_count:,} of them: "
@@ -207,7 +207,7 @@ def _state_rows(manifest: Manifest) -> Iterable[tuple[str, str]]:
     if compactor.lease_holder:
         yield "lease", f"{compactor.lease_holder} until {time_text(compactor.lease_until_ms)}"
     if manifest.replaced:
-        yield "replaced", f"{len(manifest.replaced)} objects pending deletion"
+        yield "replaced", f"{count_text(len(manifest.replaced), 'object')} pending deletion"
     if manifest.purged_to >= 0:
         yield "purged", f"tombstones up to offset {manifest.purged_to}"
     yield from _replica_rows(manifest)
@@ -264,9 +264,9 @@ def report_lines(report: VerifyReport) -> Iterable[str]:
     for finding in report.findings:
         yield f"{'DAMAGE' if finding.kind.is_damage else 'note'} {report.place} {finding}"
     outcome = "ok" if report.is_sound else _not_sound(report)
-    counts = f"{report.records:,} records in {report.segments:,} segments"
+    counts = f"{count_text(report.records, 'record')} in {count_text(report.segments, 'segment')}"
     version = f"version {report.version}" if report.version >= 0 else "no readable manifest"
-    compared = f", {report.compared:,} records compared with Kafka" if report.compared >= 0 else ""
+    compared = f", {count_text(report.compared, 'record')} compared with Kafka" if report.compared >= 0 else ""
     yield f"{report.place}: {outcome}, {counts}, {version}{compared}"
 
 
@@ -302,7 +302,8 @@ def repair_lines(plan: RepairPlan, *, dry_run: bool) -> Iterable[str]:
     manifest = plan.manifest
     yield f"from  {plan.source}"
     for entry in manifest.segments:
-        yield f"take  [{entry.base_offset}, {entry.next_offset}) {entry.record_count:,} records: {entry.name}"
+        records = count_text(entry.record_count, "record")
+        yield f"take  [{entry.base_offset}, {entry.next_offset}) {records}: {entry.name}"
     for name, why in plan.left_out:
         yield f"leave {name}: {why}"
     for note in plan.notes:
@@ -311,4 +312,5 @@ def repair_lines(plan: RepairPlan, *, dry_run: bool) -> Iterable[str]:
         yield f"index {name}, {size_text(len(data))}"
     done = "nothing was written (--dry-run)" if dry_run else "the manifest was written"
     offsets = f"[{manifest.log_start_offset}, {manifest.next_offset})"
-    yield f"{plan.place}: {done}; {manifest.record_count:,} records in {offsets}, epochs from {manifest.last_epoch}"
+    records = count_text(manifest.record_count, "record")
+    yield f"{plan.place}: {done}; {records} in {offsets}, epochs from {manifest.last_epoch}"

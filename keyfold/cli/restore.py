@@ -14,9 +14,21 @@ import click
 
 from keyfold.cli.common_options import is_quiet
 from keyfold.cli.context import CliContext
-from keyfold.cli.log import LogUrl, Timestamp, open_store_of
+from keyfold.cli.log import open_store_of
+from keyfold.cli.log_options import (
+    LogUrl,
+    Timestamp,
+    bootstrap_servers_option,
+    dry_run_option,
+    json_option,
+    kafka_config_option,
+    latest_option,
+    partition_option,
+    topic_arguments,
+)
 from keyfold.errors import ConfigError, KeyfoldError
 from keyfold.runtime.terminal import echo
+from keyfold.runtime.text import count_text, size_text
 
 if TYPE_CHECKING:
     from keyfold.restore.group_offsets import GroupOffset
@@ -24,30 +36,18 @@ if TYPE_CHECKING:
 
 Report = Callable[[int, int], None]
 
-_MEBI = 1024 * 1024
-
 
 @click.command(context_settings={"max_content_width": 110})
-@click.argument("url", metavar="URL", type=LogUrl())
-@click.argument("topic", metavar="TOPIC")
-@click.option(
-    "--bootstrap-servers", "-b", metavar="HOST:PORT,...", help="Kafka brokers. Takes precedence over --kafka-config."
-)
-@click.option("--kafka-config", type=click.Path(dir_okay=False, path_type=Path),
-              help="Settings of the Kafka client, .properties or JSON, as for Kafka's own tools.")  # fmt: skip
+@topic_arguments
+@bootstrap_servers_option
+@kafka_config_option
 @click.option("--to-topic", metavar="NAME", help="Topic to write to. Default: the log's topic.")
-@click.option(
-    "--partition",
-    "-p",
-    "partitions",
-    multiple=True,
-    type=click.IntRange(min=0),
-    help="Only this partition. Repeatable.",
-)
+@partition_option
 @click.option("--to-offset", multiple=True, metavar="[PARTITION:]OFFSET", help="Stop before this offset of the log.")
 @click.option("--to-timestamp", type=Timestamp(), help="Stop before the first record at or after this time.")
-@click.option("--max-records", type=click.IntRange(min=0), help="Write only the first N records of each partition.")
-@click.option("--latest", is_flag=True, help="Write only the last record of each key, without deleted keys.")
+@click.option("--limit", "--max-records", "-n", "limit", type=click.IntRange(min=0),
+              help="Write only the first N records of each partition.")  # fmt: skip
+@latest_option
 @click.option("--skip-keyless", is_flag=True, help="Omit records without a key.")
 @click.option("--offset-header", metavar="NAME", help="Add a header with the record's offset in the log.")
 @click.option("--append", is_flag=True, help="Write to a topic that has records, after them.")
@@ -60,7 +60,7 @@ _MEBI = 1024 * 1024
               help="Maximum rate over all partitions.")  # fmt: skip
 @click.option("--max-bytes-per-second", type=click.FloatRange(min=0, min_open=True),
               help="Maximum rate over all partitions.")  # fmt: skip
-@click.option("--at-once", type=click.IntRange(min=1, max=64), default=4, show_default=True,
+@click.option("--parallel", "--at-once", "parallel", type=click.IntRange(min=1, max=64), default=4, show_default=True,
               help="Number of partitions to restore at the same time, each with its own producer.")  # fmt: skip
 @click.option("--patience", "retry_timeout_s", type=click.FloatRange(min=0), default=600.0, show_default=True,
               help="Seconds without progress after which a partition fails.")  # fmt: skip
@@ -72,8 +72,8 @@ _MEBI = 1024 * 1024
 @click.option("--group-offsets-to", type=click.Path(dir_okay=False, path_type=Path),
               help="File for the translated offsets, for kafka-consumer-groups.sh --from-file.")  # fmt: skip
 @click.option("--strict", is_flag=True, help="Treat warnings as errors: write nothing.")
-@click.option("--dry-run", is_flag=True, help="Print the plan and its errors; write nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+@dry_run_option
+@json_option
 @click.pass_context
 def restore(ctx: click.Context, /, url: str, topic: str, **options: Any) -> None:
     """Write a log back into a Kafka topic.
@@ -100,9 +100,8 @@ def restore(ctx: click.Context, /, url: str, topic: str, **options: Any) -> None
         if options["dry_run"]:
             shown.outlook(outlook)
             if outlook.errors:
-                raise KeyfoldError(
-                    f"the restore would fail with {len(outlook.errors)} errors", hint="nothing was written"
-                )
+                errors = count_text(len(outlook.errors), "error")
+                raise KeyfoldError(f"the restore would fail with {errors}", hint="nothing was written")
             return
         rows = _group_rows(options["group_offsets"])
         outcome = _run(one, outlook)
@@ -162,18 +161,18 @@ def _request(topic: str, options: Mapping[str, Any]) -> Any:
         selection=RestoreSelection(
             parse_to_offsets(options["to_offset"]),
             options["to_timestamp"],
-            options["max_records"],
+            options["limit"],
             options["latest"],
             options["skip_keyless"],
         ),
         settings=RestoreSettings(
             offset_header=options["offset_header"], append=options["append"], retry_timeout_s=options["retry_timeout_s"]
         ),
-        partitions=options["partitions"],
+        partitions=options["partition"],
         partition_count=options["partition_count"],
         topic_config=_topic_config(options["topic_config"]),
         replication_factor=options["replication_factor"] or -1,
-        at_once=options["at_once"],
+        at_once=options["parallel"],
         goes_on=options["goes_on"],
         strict=options["strict"],
         lease_s=options["lease_s"],
@@ -239,7 +238,7 @@ class _Shown:
         topic = outlook.topic
         made = "exists" if topic.exists else "would be created"
         if not self._as_json:
-            echo(f"topic {topic.name} {made}, with {topic.partitions} partitions")
+            echo(f"topic {topic.name} {made}, with {count_text(topic.partitions, 'partition')}")
         for survey in outlook.surveys:
             landed = outlook.landed.get(survey.partition, 0)
             data = {
@@ -251,13 +250,13 @@ class _Shown:
             there = f", {landed:,} of them already written" if landed else ""
             self._line(
                 data,
-                f"partition {survey.partition}: {survey.records:,} records below offset {survey.end}, "
-                f"{survey.record_bytes / _MEBI:,.1f} MiB before compression{there}",
+                f"partition {survey.partition}: {count_text(survey.records, 'record')} below offset {survey.end}, "
+                f"{size_text(survey.record_bytes)} before compression{there}",
             )
         for result in outlook.finished:
             self._line(
                 {"type": "finished", "partition": result.partition, "records": result.records},
-                f"partition {result.partition}: finished, {result.records:,} records",
+                f"partition {result.partition}: finished, {count_text(result.records, 'record')}",
             )
 
     def outcome(self, outcome: RestoreOutcome) -> None:
@@ -274,7 +273,8 @@ class _Shown:
                 if result.was_finished and result.log_end > result.source_end
                 else ""
             )
-            self._line(data, f"partition {result.partition}: {result.records:,} records, {where}; {done}{behind}")
+            records = count_text(result.records, "record")
+            self._line(data, f"partition {result.partition}: {records}, {where}; {done}{behind}")
         for partition, error in sorted(outcome.failures.items()):
             if self._as_json:
                 self._line({"type": "failed", "partition": partition, "error": error.message, "hint": error.hint})

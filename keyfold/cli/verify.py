@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from pathlib import Path
 from threading import Event, Lock
 from typing import TYPE_CHECKING
 
@@ -16,9 +17,18 @@ import click
 
 from keyfold.cli.common_options import is_quiet
 from keyfold.cli.context import CliContext
-from keyfold.cli.log import OpenTopic, json_option, open_target, partition_option, topic_arguments
+from keyfold.cli.log import OpenTopic, open_target
+from keyfold.cli.log_options import (
+    bootstrap_servers_option,
+    dry_run_option,
+    json_option,
+    kafka_config_option,
+    partition_option,
+    topic_arguments,
+)
 from keyfold.errors import KeyfoldError, is_of_one_partition
 from keyfold.runtime.terminal import echo
+from keyfold.runtime.text import count_text
 
 if TYPE_CHECKING:
     from keyfold.log.names import Place
@@ -40,12 +50,8 @@ _PARALLEL_MAX = 8
     help="Number of segments to read at the same time, over all partitions.",
 )
 @click.option("--spark", "on_spark", is_flag=True, help="Read the segments with Spark; for large logs.")
-@click.option("--bootstrap-servers", help="Compare with the topic in this Kafka cluster: host:port[,host:port...].")
-@click.option(
-    "--kafka-config",
-    type=click.Path(exists=True, dir_okay=False),
-    help="Settings of the Kafka client, .properties or JSON. With bootstrap.servers, compare with the topic.",
-)
+@bootstrap_servers_option
+@kafka_config_option
 @click.option("--from-offset", type=click.IntRange(min=0), help="Compare with Kafka from this offset.")
 @click.option("--to-offset", type=click.IntRange(min=0), help="Compare with Kafka before this offset.")
 @click.option(
@@ -63,7 +69,7 @@ def verify(
     partition: tuple[int, ...],
     parallel: int,
     bootstrap_servers: str | None,
-    kafka_config: str | None,
+    kafka_config: Path | None,
     from_offset: int | None,
     to_offset: int | None,
     sample: float,
@@ -82,8 +88,8 @@ def verify(
     has no log, or the right to read it is missing. The other partitions are verified. A replica cannot be verified
     before its first copy is complete.
 
-    With --bootstrap-servers the log is also compared with the topic. Records that both have must be equal. Records that
-    only one of them has must be explained by compaction, retention or a gap.
+    With --bootstrap-servers or --kafka-config the log is also compared with the topic. Records that both have must be
+    equal. Records that only one of them has must be explained by compaction, retention or a gap.
 
     \b
     Examples:
@@ -133,7 +139,7 @@ def _require_sound(damaged: Sequence[str], unjudged: Sequence[str], incomplete: 
 
 
 @contextmanager
-def _kafka_topic(bootstrap_servers: str | None, config: str | None, topic: str) -> Iterator[TopicReader]:
+def _kafka_topic(bootstrap_servers: str | None, config: Path | None, topic: str) -> Iterator[TopicReader]:
     from keyfold.kafka.settings import client_settings
 
     settings = client_settings(bootstrap_servers, config, owned=("isolation.level", "group.id", "auto.offset.reset"))
@@ -217,7 +223,7 @@ def _reports(
     help="Source of the new manifest: an older version of the object, in a bucket with versioning, or the segments.",
 )
 @click.option("--replace-damaged", is_flag=True, help="Replace a manifest that cannot be read, and keep a copy of it.")
-@click.option("--dry-run", is_flag=True, help="Print what would be done; write nothing.")
+@dry_run_option
 @json_option
 @click.pass_context
 def repair(
@@ -313,10 +319,12 @@ def _progress(topic: str, target: OpenTopic) -> Iterator[_Bars]:
     columns = (text, BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task(f"verifying {topic}", total=_bytes_to_read(target))
-        yield _Bars(
-            lambda n_bytes: bars.advance(task, n_bytes),
-            lambda count: bars.update(task, description=f"verifying {topic}, {count:,} records compared with Kafka"),
-        )
+
+        def compared(count: int) -> None:
+            records = count_text(count, "record")
+            bars.update(task, description=f"verifying {topic}, {records} compared with Kafka")
+
+        yield _Bars(lambda n_bytes: bars.advance(task, n_bytes), compared)
 
 
 def _bytes_to_read(target: OpenTopic) -> int:

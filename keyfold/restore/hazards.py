@@ -19,6 +19,7 @@ from keyfold.restore.source_survey import RestoreSurvey, TargetLimits
 from keyfold.restore.target import TargetTopic
 from keyfold.runtime.clock import NEVER_MS
 from keyfold.runtime.json_types import JsonObject
+from keyfold.runtime.text import count_text
 
 FOLLOWED: Final = (
     "cleanup.policy",
@@ -143,7 +144,7 @@ def _refused(topic: TargetTopic, survey: RestoreSurvey, limits: TargetLimits) ->
     if survey.keyless.count and _compacts(topic.settings.get("cleanup.policy", "delete")):
         yield Hazard(
             "keyless",
-            f"partition {number} has {survey.keyless.count:,} records without a key, the first at offset "
+            f"partition {number} has {count_text(survey.keyless.count, 'record')} without a key, the first at offset "
             f"{survey.keyless.first_offset}, but topic {topic.name} is compacted: Kafka rejects them",
             "leave them out with --skip-keyless, or restore into a topic with cleanup.policy=delete",
             is_error=True, partition=number, offset=survey.keyless.first_offset,
@@ -165,8 +166,9 @@ def _refused(topic: TargetTopic, survey: RestoreSurvey, limits: TargetLimits) ->
         if found.count and limit_ms is not None:
             yield Hazard(
                 "timestamp-refused",
-                f"partition {number} has {found.count:,} records {what} {_iso(limit_ms)}, the first at offset "
-                f"{found.first_offset}, but topic {topic.name} has {key}={topic.settings.get(key)}: Kafka rejects them",
+                f"partition {number} has {count_text(found.count, 'record')} {what} {_iso(limit_ms)}, the first "
+                f"at offset {found.first_offset}, but topic {topic.name} has {key}={topic.settings.get(key)}: Kafka "
+                "rejects them",
                 f"set {key}={NEVER_MS} during the restore (--topic-config for a new topic)",
                 is_error=True, partition=number, offset=found.first_offset,
             )  # fmt: skip
@@ -177,7 +179,7 @@ def _changed(topic: TargetTopic, survey: RestoreSurvey) -> Iterator[Hazard]:
     if survey.too_old.count:
         yield Hazard(
             "retention-time",
-            f"partition {number} has {survey.too_old.count:,} records older than retention.ms="
+            f"partition {number} has {count_text(survey.too_old.count, 'record')} older than retention.ms="
             f"{topic.settings.get('retention.ms')} of topic {topic.name}, the first at offset "
             f"{survey.too_old.first_offset}: Kafka will delete them",
             "set retention.ms=-1 during the restore; Kafka deletes the records when you set it back "
@@ -188,7 +190,7 @@ def _changed(topic: TargetTopic, survey: RestoreSurvey) -> Iterator[Hazard]:
     if "delete" in topic.settings.get("cleanup.policy", "delete") and 0 <= retention_bytes < survey.record_bytes:
         yield Hazard(
             "retention-bytes",
-            f"partition {number} has {survey.record_bytes:,} bytes of uncompressed records, but topic "
+            f"partition {number} has {count_text(survey.record_bytes, 'byte')} of uncompressed records, but topic "
             f"{topic.name} has retention.bytes={retention_bytes}: Kafka may delete the oldest records",
             "set retention.bytes=-1 (--topic-config for a new topic)",
             partition=number,
@@ -196,8 +198,8 @@ def _changed(topic: TargetTopic, survey: RestoreSurvey) -> Iterator[Hazard]:
     if survey.zero_timestamps.count and not is_restamped(topic):
         yield Hazard(
             "timestamp-zero",
-            f"partition {number} has {survey.zero_timestamps.count:,} records with timestamp 0, the first at offset "
-            f"{survey.zero_timestamps.first_offset}: the Kafka client replaces 0 with the current time",
+            f"partition {number} has {count_text(survey.zero_timestamps.count, 'record')} with timestamp 0, the first "
+            f"at offset {survey.zero_timestamps.first_offset}: the Kafka client replaces 0 with the current time",
             "this client has no setting to prevent it",
             partition=number, offset=survey.zero_timestamps.first_offset,
         )  # fmt: skip
@@ -217,7 +219,7 @@ def _incomplete(survey: RestoreSurvey, selection: RestoreSelection) -> Iterator[
         )  # fmt: skip
     missing = {reason: count for reason, count in totals(manifest.gaps).items() if count}
     if missing:
-        said = ", ".join(f"{count:,} offsets {reason}" for reason, count in sorted(missing.items()))
+        said = ", ".join(f"{count_text(count, 'offset')} {reason}" for reason, count in sorted(missing.items()))
         yield Hazard(
             "gaps",
             f"the log of partition {number} lacks records that the source had: {said}",

@@ -38,7 +38,7 @@ class RestoreSelection:
             for name, value in (
                 ("--to-offset", self.to_offsets or None),
                 ("--to-timestamp", self.to_timestamp),
-                ("--max-records", self.max_records),
+                ("--limit", self.max_records),
                 ("--latest", self.latest or None),
             )
             if value is not None

@@ -171,7 +171,7 @@ def test_records_that_kafka_would_refuse_or_drop_are_reported_before_writing(
     )
     done = command(rig, "hard", "--to-topic", target)
     assert done.code == 1
-    assert "error: partition 0 has 1 records without a key, the first at offset 0" in done.err
+    assert "error: partition 0 has 1 record without a key, the first at offset 0" in done.err
     assert "larger than max.message.bytes=4000" in done.err
     assert "message.timestamp.after.max.ms=3600000: Kafka rejects them" in done.err
     assert "Traceback" not in done.err

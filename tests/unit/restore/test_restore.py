@@ -353,7 +353,7 @@ def test_hazards_are_reported_before_anything_is_written() -> None:
     log.append([record(2, None, "x" * 900, timestamp=now + 10_000), record(3, "a", "1", timestamp=now)])
 
     said = hazards(log, {"cleanup.policy": "compact"}, clock)
-    assert "error: partition 0 has 1 records without a key, the first at offset 2" in said["keyless"]
+    assert "error: partition 0 has 1 record without a key, the first at offset 2" in said["keyless"]
     assert "timestamp-zero" in said
     assert "keyless" not in hazards(log, {"cleanup.policy": "compact"}, clock, RestoreSelection(skip_keyless=True))
     said = hazards(log, {"max.message.bytes": "900"}, clock)
@@ -369,7 +369,7 @@ def test_hazards_are_reported_before_anything_is_written() -> None:
     said = hazards(log, {"message.timestamp.before.max.ms": "5000"}, clock)
     assert "error: partition 0 has 2 records before" in said["timestamp-refused"]
     said = hazards(log, {"message.timestamp.after.max.ms": "5000"}, clock)
-    assert "error: partition 0 has 1 records after" in said["timestamp-refused"]
+    assert "error: partition 0 has 1 record after" in said["timestamp-refused"]
     assert "first at offset 2" in said["timestamp-refused"]
     said = hazards(log, {"message.timestamp.type": "LogAppendTime", "message.timestamp.after.max.ms": "5000"}, clock)
     assert "warning" in said["restamped"]
