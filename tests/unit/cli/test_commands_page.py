@@ -1,0 +1,62 @@
+"""docs/commands.md names every command, and nothing that does not exist."""
+
+from __future__ import annotations
+
+import re
+
+import click
+import pytest
+
+from keyfold.cli.app import _add_commands, cli
+from keyfold.runtime.log_level import LEVEL_VARIABLE
+from tests.support.root import ROOT
+from tests.unit.cli.test_app import commands_of
+
+PAGE = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def commands() -> dict[str, click.Command]:
+    _add_commands()
+    context = click.Context(cli)
+    found: dict[str, click.Command] = {}
+    for name in cli.list_commands(context):
+        group = cli.get_command(context, name)
+        assert group is not None
+        for words in commands_of(group, (name,)):
+            command = group
+            for word in words[1:]:
+                assert isinstance(command, click.Group)
+                command = command.commands[word]
+            if not isinstance(command, click.Group):
+                found[" ".join(words)] = command
+    return found
+
+
+def test_the_table_has_every_command_once(commands: dict[str, click.Command]) -> None:
+    table = PAGE.partition("\n## ")[0]
+    named: list[str] = []
+    for cell in re.findall(r"\| (`keyfold [^|]+) \|", table):
+        group, *others = re.findall(r"`([^`]+)`", cell)
+        words = group.removeprefix("keyfold ").split()
+        is_command = " ".join(words[:2]) in commands
+        named.append(" ".join(words[:2] if is_command else words[:1]))
+        named += [f"{words[0]} {other}" for other in others]
+    assert sorted(named) == sorted(commands)
+
+
+def test_every_option_of_the_page_exists(commands: dict[str, click.Command]) -> None:
+    known = {spelling for command in commands.values() for p in command.params for spelling in p.opts}
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGE)) - {"--help"} <= known
+
+
+def test_completion_and_environment_are_those_of_the_code() -> None:
+    for line in re.findall(r"\| (?:bash|zsh|fish) \| `(.+?)` \|", PAGE):
+        assert line.replace("\\|", "|") in (cli.epilog or "")
+    assert len(re.findall(r"`.*_KEYFOLD_COMPLETE=\w+_source", PAGE)) == 3
+    sources = "".join(
+        path.read_text(encoding="utf-8") for folder in ("keyfold", "demo") for path in (ROOT / folder).rglob("*.py")
+    )
+    for variable in re.findall(r"^\| `(KEYFOLD_\w+)", PAGE, re.MULTILINE):
+        assert f'"{variable}"' in sources, variable
+    assert LEVEL_VARIABLE in PAGE
