@@ -36,8 +36,9 @@ def _sentence(text: str) -> str:
 
 
 def _did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
-    near = get_close_matches(name, list(known), n=1)
-    return f"did you mean `{near[0]}`?" if near else otherwise
+    bare = {each.lstrip("-"): each for each in known}  # dashes would make all options alike
+    near = get_close_matches(name.lstrip("-"), list(bare), n=1)
+    return f"did you mean `{bare[near[0]]}`?" if near else otherwise
 
 
 def _options(context: click.Context | None) -> Iterable[str]:

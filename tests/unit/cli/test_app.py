@@ -89,6 +89,7 @@ def test_a_usage_error_exits_with_2(args: list[str], capsys: pytest.CaptureFixtu
         (["qqq"], "no such command `qqq`", "see `keyfold --help`"),
         (["log", "cat", "--lates"], "no such option `--lates`", "did you mean `--latest`?"),
         (["replica", "run", "--onse"], "no such option `--onse`", "did you mean `--once`?"),
+        (["replica", "run", "--set", "a=b"], "no such option `--set`", "see `keyfold replica run --help`"),
         (["log", "list", "--zzz"], "no such option `--zzz`", "see `keyfold log list --help`"),
         (["log", "cat"], "missing argument `URL`", "see `keyfold log cat --help`"),
         (
