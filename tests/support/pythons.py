@@ -21,6 +21,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -36,8 +37,11 @@ CHOICE: Final = (
     *("tests/unit/formats", "tests/unit/log", "tests/unit/metrics", "tests/unit/runtime"),
 )
 """What runs in the full environment."""
+PARALLEL: Final = 2
+"""As many Pythons are tried at a time: an installation keeps one processor busy."""
 COPIED: Final = ("docs", "infra", "tests", "schemas", "pyproject.toml", "README.md", "CHANGELOG.md", "constraints.txt")
-PIP: Final = ("-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-build-isolation")
+# Python compiles what the tests import; to compile all of every package takes as long as to unpack it.
+PIP: Final = ("-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-build-isolation", "--no-compile")
 
 
 def supported() -> list[str]:
@@ -115,7 +119,11 @@ def tests_passed(python: Path, tree: Path, arguments: Sequence[str]) -> bool:
     subprocess.run([python, "-c", where], cwd=tree, check=True)
     marks = "not kafka and not spark and not any_spark and not full and not real"
     words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "-m", marks, "--tier", "test", "--share", "1/8"]
-    return subprocess.run([python, *words, *CHOICE, *arguments], cwd=tree, check=False).returncode == 0
+    done = subprocess.run(
+        [python, *words, *CHOICE, *arguments], cwd=tree, check=False, stdout=subprocess.PIPE, text=True
+    )
+    print(done.stdout if done.returncode else done.stdout.splitlines()[-1], flush=True)
+    return done.returncode == 0
 
 
 def checked(version: str, python: str, wheel: Path, tree: Path, arguments: Sequence[str]) -> Iterator[str]:
@@ -138,17 +146,19 @@ def main() -> int:
     options = parser.parse_args()
     pythons = found_pythons(options.python, os.environ)
     wheel, tree = built_wheel(), copied_tree()
-    failed = False
     for version in supported():
-        if version not in pythons:
-            print(f"Python {version}: not on this machine, not tested", flush=True)
-            continue
+        print(f"Python {version}: {pythons.get(version, 'not on this machine, not tested')}", flush=True)
+
+    def holds(version: str) -> bool:
         begun = time.monotonic()
-        print(f"Python {version}: {pythons[version]}", flush=True)
         wrong = list(checked(version, pythons[version], wheel, tree, options.pytest))
-        print("\n".join(wrong) or f"Python {version}: holds, {time.monotonic() - begun:.0f} s", flush=True)
-        failed |= bool(wrong)
-    return 1 if failed or not pythons else 0
+        named = [f"Python {version}: {line}" for line in wrong]
+        print("\n".join(named) or f"Python {version}: holds, {time.monotonic() - begun:.0f} s", flush=True)
+        return not wrong
+
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        results = list(pool.map(holds, pythons))
+    return 0 if results and all(results) else 1
 
 
 if __name__ == "__main__":

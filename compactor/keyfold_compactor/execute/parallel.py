@@ -1,7 +1,7 @@
 """Several logs or units at a time in one process, and the time that they waited for the byte rate.
 
-A small log or unit mostly waits for the bucket, so many of them run at a time. A large one keeps a processor busy and
-needs memory, so its number is that of the processors which the caller has.
+Small logs and units mostly wait for the bucket, and several of them run at a time. A large one keeps a processor busy
+and needs memory: as many of them run at a time as the caller has processors.
 """
 
 from __future__ import annotations
