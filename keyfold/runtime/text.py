@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Final
 
 _NAMES_SHOWN: Final = 5
@@ -49,6 +50,13 @@ def names_text(names: Sequence[str]) -> str:
     """List the first few names, and how many more there are."""
     left = len(names) - _NAMES_SHOWN
     return ", ".join(names[:_NAMES_SHOWN]) + (f" and {left} more" if left > 0 else "")
+
+
+def ranges_text(numbers: Sequence[int]) -> str:
+    """Describe ascending numbers, such as `0-4, 7`: the first few ranges, and how many more there are."""
+    starts = [numbers[0], *(after for before, after in pairwise(numbers) if after != before + 1)]
+    ends = [*(before for before, after in pairwise(numbers) if after != before + 1), numbers[-1]]
+    return names_text([str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True)])
 
 
 def aligned_lines(rows: Sequence[Sequence[str]], *, right: Container[int] = ()) -> Iterator[str]:

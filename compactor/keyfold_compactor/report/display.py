@@ -3,8 +3,7 @@
     TerminalDisplay    the current stage, with a bar or a clock. It is cleared before anything else is printed
     LoggedDisplay      events of the log: the start and the result of each run, and progress now and then
 
-A terminal that cannot move its cursor (`TERM=dumb`) and `--json` get the events. The cursor stays visible, because
-SIGKILL and a second Ctrl-C leave no time to show it again.
+A terminal that cannot move its cursor (`TERM=dumb`) and `--json` get the events.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from collections.abc import Iterator
 from typing import Final, Protocol
 
 import structlog
-from rich.console import Console
 from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 from rich.text import Text
 
 from keyfold.runtime.clock import Clock
+from keyfold.runtime.live_console import LiveConsole, can_show_live
 from keyfold.runtime.terminal import echo, escaped
 from keyfold_compactor.report.progress import LoggedProgress, LoggedRuns, RunProgress
 from keyfold_compactor.report.report import RunObserver
@@ -81,7 +80,7 @@ class TerminalDisplay:
     """One line on a terminal: the stage, a bar with counted steps or a moving one, and the stage's clock."""
 
     def __init__(self) -> None:
-        console = _Console(stderr=True)
+        console = LiveConsole()
         columns = (
             TextColumn("{task.description:18}", markup=False),
             BarColumn(max(4, min(40, console.width - _BESIDE_THE_BAR))),
@@ -126,14 +125,6 @@ class TerminalDisplay:
         os.write(sys.stderr.fileno(), _CLEAR_LINE + b"ended at once; its leases expire by themselves\r\n")
 
 
-class _Console(Console):
-    """A console that leaves the cursor visible."""
-
-    def show_cursor(self, show: bool = True) -> bool:  # noqa: ARG002, FBT001, FBT002 - as rich has it
-        """Do nothing."""
-        return False
-
-
 class _Steps(ProgressColumn):
     """The steps that are done and all steps; nothing for a stage whose steps cannot be counted."""
 
@@ -145,7 +136,7 @@ class _Steps(ProgressColumn):
 @contextlib.contextmanager
 def run_display(clock: Clock, *, as_json: bool) -> Iterator[RunDisplay]:
     """Yield the display for this process."""
-    if as_json or not _can_show():
+    if as_json or not can_show_live():
         yield LoggedDisplay(clock)
         return
     display = TerminalDisplay()
@@ -174,7 +165,3 @@ def announcing_stop(stop: threading.Event, display: RunDisplay) -> Iterator[None
     finally:
         is_over.set()
         watcher.join()
-
-
-def _can_show() -> bool:
-    return sys.stderr.isatty() and os.environ.get("TERM", "") not in {"dumb", "unknown"}

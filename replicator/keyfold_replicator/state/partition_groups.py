@@ -7,12 +7,11 @@ without_partition    a message about one partition without its name, so that it 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TypeVar
 
-from keyfold.runtime.text import count_text, names_text
+from keyfold.runtime.text import count_text, ranges_text
 
 T = TypeVar("T", bound=Hashable)
 
@@ -41,10 +40,3 @@ def grouped(values: Iterable[tuple[str, int, T]]) -> list[tuple[PartitionGroup, 
 def without_partition(message: str, place: object) -> str:
     """Return an error's message without the partition that it begins with; `place` is the partition's name."""
     return message.removeprefix(f"{place}: ")
-
-
-def ranges_text(numbers: Sequence[int]) -> str:
-    """Describe ascending numbers, such as `0-4, 7`: the first few ranges, and how many more there are."""
-    starts = [numbers[0], *(after for before, after in pairwise(numbers) if after != before + 1)]
-    ends = [*(before for before, after in pairwise(numbers) if after != before + 1), numbers[-1]]
-    return names_text([str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True)])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from keyfold_replicator.state.partition_groups import PartitionGroup, grouped, ranges_text, without_partition
+from keyfold.runtime.text import ranges_text
+from keyfold_replicator.state.partition_groups import PartitionGroup, grouped, without_partition
 
 
 def test_equal_values_of_a_topic_are_one_group_in_the_order_of_their_first() -> None:
