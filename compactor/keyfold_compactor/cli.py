@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from keyfold.cli.context import CliContext
+from keyfold.cli.log_options import document_json_option, partitions_option, topics_option
 from keyfold.runtime.terminal import echo_json
 
 if TYPE_CHECKING:
@@ -33,19 +34,9 @@ def compact() -> None:
 
 
 def _selection(command: Callable[..., object]) -> Callable[..., object]:
-    command = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)
+    command = document_json_option(command)
     command = click.option("--force", is_flag=True, help="Clean at any dirty ratio.")(command)
-    command = click.option(
-        "-p",
-        "--partition",
-        "partitions",
-        multiple=True,
-        type=click.IntRange(min=0),
-        help="Only this partition of each topic. May be repeated.",
-    )(command)
-    command = click.option(
-        "-t", "--topic", "topics", multiple=True, help="Only this one of the configured topics. May be repeated."
-    )(command)
+    command = topics_option(partitions_option(command))
     return click.argument("config", type=click.Path(exists=True, dir_okay=False))(command)
 
 
@@ -192,10 +183,7 @@ def _replicas(
     partitions: Sequence[int],
     observer: RunObserver,
 ) -> Iterator[Replicate]:
-    """Return the function that replicates after a run; it does nothing if `replicas.run` is not set.
-
-    A round can be limited to one topic and one partition. With several of them it covers all.
-    """
+    """Return the function that replicates after a run; it does nothing if `replicas.run` is not set."""
     if not options.replicas_run:
         yield lambda _: ()
         return
@@ -204,8 +192,8 @@ def _replicas(
 
     with replicating(
         options,
-        topics[0] if len(topics) == 1 else None,
-        partitions[0] if len(partitions) == 1 else None,
+        frozenset(topics),
+        frozenset(partitions),
         clock=world.clock,
         random=Random(world.random.getrandbits(64)),
         metrics=metrics_registry(observer),

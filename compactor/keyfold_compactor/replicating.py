@@ -20,8 +20,8 @@ from keyfold_compactor.options import CompactOptions
 
 def replicating(
     options: CompactOptions,
-    topic: str | None = None,
-    partition: int | None = None,
+    topics: frozenset[str] = frozenset(),
+    partitions: frozenset[int] = frozenset(),
     *,
     clock: Clock,
     random: Random,
@@ -35,7 +35,7 @@ def replicating(
         options.threads,
         options.io_max_bytes_per_second,
         options.allowed_credentials,
-        topic,
-        partition,
+        topics,
+        partitions,
     )
     return load_open_rounds()(after_run, clock=clock, random=random, metrics=metrics, open_location=opener)

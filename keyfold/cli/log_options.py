@@ -67,7 +67,19 @@ def topic_arguments(function: F) -> F:
 partition_option = click.option(
     "--partition", "-p", type=click.IntRange(min=0), multiple=True, help="Only this partition. Repeatable."
 )
+partitions_option = click.option(
+    "--partition",
+    "-p",
+    "partitions",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="Only this partition. Repeatable.",
+)
+topics_option = click.option(
+    "--topic", "-t", "topics", multiple=True, metavar="TOPIC", help="Only this topic. Repeatable."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+document_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 latest_option = click.option("--latest", is_flag=True, help="Only the last record of each key, without deleted keys.")
 dry_run_option = click.option("--dry-run", is_flag=True, help="Print what would be done; write nothing.")
 from_offset_option = click.option(

@@ -28,7 +28,7 @@ class AfterRun:
     """What the rounds get from the compactor's configuration and command line.
 
     `location` and `topics_dir` are the source's. All reads and writes stay within `bytes_per_second`, if it is set.
-    `allowed` says which credentials registrations may name. `topic` and `partition` limit the rounds.
+    `allowed` says which credentials registrations may name. `topics` and `partitions` limit the rounds; empty: all.
     """
 
     location: StoreLocation
@@ -36,8 +36,8 @@ class AfterRun:
     threads: int
     bytes_per_second: float | None
     allowed: AllowedCredentials
-    topic: str | None = None
-    partition: int | None = None
+    topics: frozenset[str] = frozenset()
+    partitions: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,10 +156,10 @@ def _partition_lines(part: PartitionReport) -> Sequence[str]:
         lines.append(f"{part.place}: retention failed: {expired.error}")
     if part.outcome is PartitionOutcome.CLEANED:
         lines.append(
-            f"{part.place}: {part.before.records:,} -> {part.after.records:,} records "
+            f"{part.place}: {part.before.records:,} -> {count_text(part.after.records, 'record')} "
             f"({part.superseded:,} superseded, {count_text(part.purged_tombstones, 'tombstone')} purged, "
             f"{part.marked_tombstones:,} marked, {part.after.tombstones:,} kept{_held_text(part)}), "
-            f"{part.before.segments:,} -> {part.after.segments:,} segments, "
+            f"{part.before.segments:,} -> {count_text(part.after.segments, 'segment')}, "
             f"{size_text(part.before.bytes)} -> {size_text(part.after.bytes)}"
         )
         if part.parts > 1:

@@ -58,8 +58,7 @@ def open_rounds(
         pacer=pacer,
         allowed=after_run.allowed,
     )
-    partitions = frozenset[int]() if after_run.partition is None else frozenset({after_run.partition})
-    selection = RoundSelection(after_run.topic, partitions)
+    selection = RoundSelection(after_run.topics, after_run.partitions)
     try:
         yield _Rounds(side(store, after_run.topics_dir), context, selection, _observer(metrics))
     finally:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from keyfold.cli.log_options import document_json_option
 from keyfold.errors import ConfigError
 from keyfold.runtime.terminal import echo, echo_json
 from keyfold_replicator.cli.compaction import disable_compaction, enable_compaction
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from keyfold.replicas.documents import Registration
     from keyfold_replicator.registry.admission import Admission
     from keyfold_replicator.registry.replica_pair import LogDirectory
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
 @click.group(context_settings={"max_content_width": 110})
@@ -72,7 +71,7 @@ for command in (disable_compaction, enable_compaction, demote, promote, resync, 
 )
 @click.option("--paused", is_flag=True, help="Do not replicate before `keyfold replica resume`.")
 @click.option("--no-probe", is_flag=True, help="Do not check the replica's bucket, if this machine cannot reach it.")
-@json_option
+@document_json_option
 @click.pass_context
 def add(
     ctx: click.Context,
@@ -150,7 +149,7 @@ def add(
 @click.option("--all-topics", is_flag=True, help="Replicate all topics.")
 @click.option("--unset", multiple=True, metavar="KEY", help="Remove a key, so that its default applies. Repeatable.")
 @click.option("--no-probe", is_flag=True, help="Do not check the replica's bucket, if this machine cannot reach it.")
-@json_option
+@document_json_option
 @click.pass_context
 def edit(
     ctx: click.Context,
@@ -197,7 +196,7 @@ def edit(
     "list", short_help="List the replicas of a source.", epilog="Example: keyfold replica list s3://log/topics --json"
 )
 @source_argument
-@json_option
+@document_json_option
 @click.pass_context
 def list_(ctx: click.Context, source: str, *, as_json: bool) -> None:
     """List the registered replicas of a source. `keyfold replica status` shows their state."""
@@ -216,7 +215,7 @@ def list_(ctx: click.Context, source: str, *, as_json: bool) -> None:
 @replica.command(short_help="Pause a replica.", epilog="Example: keyfold replica pause s3://log/topics dr")
 @source_argument
 @name_argument
-@json_option
+@document_json_option
 @click.pass_context
 def pause(ctx: click.Context, source: str, name: str, *, as_json: bool) -> None:
     """Stop replicating to a replica until it is resumed. Rounds in progress are finished.
@@ -229,7 +228,7 @@ def pause(ctx: click.Context, source: str, name: str, *, as_json: bool) -> None:
 @replica.command(epilog="Example: keyfold replica resume s3://log/topics dr")
 @source_argument
 @name_argument
-@json_option
+@document_json_option
 @click.pass_context
 def resume(ctx: click.Context, source: str, name: str, *, as_json: bool) -> None:
     """Resume a paused replica."""
@@ -242,7 +241,7 @@ def resume(ctx: click.Context, source: str, name: str, *, as_json: bool) -> None
 )
 @source_argument
 @name_argument
-@json_option
+@document_json_option
 @click.pass_context
 def remove(ctx: click.Context, source: str, name: str, *, as_json: bool) -> None:
     """Remove the registration of a replica. It receives nothing more, and the source keeps no tombstones for it.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from keyfold.cli.log_options import document_json_option
 from keyfold.runtime.terminal import echo, echo_json
 from keyfold_replicator.cli.locations import PlaceType, enablement_store_of, open_one
 
@@ -17,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 def _which(function: F) -> F:
-    function = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(function)
+    function = document_json_option(function)
     function = click.option(
         "--replace-topics",
         is_flag=True,
@@ -25,6 +26,7 @@ def _which(function: F) -> F:
     )(function)
     function = click.option(
         "--topic",
+        "-t",
         "topics",
         multiple=True,
         metavar="TOPIC",

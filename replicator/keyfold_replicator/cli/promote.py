@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from keyfold.cli.log_options import dry_run_option, topics_option
 from keyfold.errors import KeyfoldError
 from keyfold.runtime.terminal import echo, echo_json
 from keyfold_replicator.cli.environment import context_of
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 16
 
-topics_option = click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic. Repeatable.")
-dry_run_option = click.option("--dry-run", is_flag=True, help="Check everything, change nothing.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document: a list of partitions.")
 
 

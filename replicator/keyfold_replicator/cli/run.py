@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from keyfold.cli.log_options import document_json_option, partitions_option, topics_option
 from keyfold.errors import ConfigError, KeyfoldError
 from keyfold.runtime.json_types import JsonObject
 from keyfold.runtime.terminal import echo, echo_json
@@ -34,24 +35,13 @@ if TYPE_CHECKING:
     from keyfold_replicator.rounds.runner import RunSummary
     from keyfold_replicator.rounds.service import ReplicationObserver
 
-topic_option = click.option("--topic", help="Only this topic.")
-partition_option = click.option(
-    "--partition",
-    "-p",
-    "partitions",
-    multiple=True,
-    type=click.IntRange(min=0),
-    metavar="PARTITION",
-    help="Only this partition. Repeatable.",
-)
-
 
 @click.command(short_help="Replicate until stopped.", epilog="Example: keyfold replica run s3://log/topics dr")
 @source_argument
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @click.option("--once", is_flag=True, help="Exit after one round, with code 1 if a partition failed; for a CronJob.")
-@topic_option
-@partition_option
+@topics_option
+@partitions_option
 @click.option(
     "--json",
     "as_json",
@@ -63,7 +53,7 @@ def run(
     ctx: click.Context,
     source: str,
     names: Sequence[str],
-    topic: str | None,
+    topics: Sequence[str],
     partitions: Sequence[int],
     *,
     once: bool,
@@ -81,7 +71,7 @@ def run(
     from keyfold.store.wrappers.observation import ObservedStore
     from keyfold_replicator.rounds.service import Replication, RoundSelection, quiet_max_s
 
-    if not once and (topic is not None or partitions):
+    if not once and (topics or partitions):
         raise click.UsageError("--topic and --partition require --once")
     options = _options(source)
     configure(json=as_json, level=options.log_level)
@@ -99,8 +89,8 @@ def run(
         if not once:
             replication.loop(stop)
             return
-        found = replication.once(stop.is_set, RoundSelection(topic, frozenset(partitions)))
-    _tell(found, topic, partitions, as_json=as_json, is_one=len(names) == 1)
+        found = replication.once(stop.is_set, RoundSelection(frozenset(topics), frozenset(partitions)))
+    _tell(found, topics, partitions, as_json=as_json, is_one=len(names) == 1)
     if not found:
         echo("no replica is registered", err=True)
     raise click.exceptions.Exit(1 if any(each.error or each.failed for each in found.values()) else 0)
@@ -112,12 +102,12 @@ def run(
 )
 @source_argument
 @name_argument
-@topic_option
-@partition_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@topics_option
+@partitions_option
+@document_json_option
 @click.pass_context
 def resync(
-    ctx: click.Context, source: str, name: str, topic: str | None, partitions: Sequence[int], *, as_json: bool
+    ctx: click.Context, source: str, name: str, topics: Sequence[str], partitions: Sequence[int], *, as_json: bool
 ) -> None:
     """Bring a replica to the source's newest version although it has missed tombstones.
 
@@ -132,9 +122,9 @@ def resync(
     if registration.is_paused:
         raise KeyfoldError(f"replica {name} is paused", hint=f"resume it first: keyfold replica resume {source} {name}")
     context = context_of(ctx, allowed=allowed_credentials(source))
-    selection = RoundSelection(topic, frozenset(partitions), resync=True)
+    selection = RoundSelection(frozenset(topics), frozenset(partitions), resync=True)
     found = Replication(ours, context, (name,)).once(selection=selection)
-    _tell(found, topic, partitions, as_json=as_json, is_one=True)
+    _tell(found, topics, partitions, as_json=as_json, is_one=True)
     raise click.exceptions.Exit(1 if any(each.error or each.failed for each in found.values()) else 0)
 
 
@@ -144,8 +134,8 @@ def resync(
 )
 @source_argument
 @click.argument("names", metavar="[NAME]...", nargs=-1)
-@topic_option
-@partition_option
+@topics_option
+@partitions_option
 @click.option(
     "--all", "all_partitions", is_flag=True, help="Print a line for every partition, including those in sync."
 )
@@ -161,7 +151,7 @@ def status(
     ctx: click.Context,
     source: str,
     names: Sequence[str],
-    topic: str | None,
+    topics: Sequence[str],
     partitions: Sequence[int],
     *,
     all_partitions: bool,
@@ -190,7 +180,7 @@ def status(
             ours,
             _opened(ctx, registration, allowed),
             now_ms=world_of(ctx).clock.now_ms(),
-            wanted=RoundSelection(topic, frozenset(partitions)).covers,
+            wanted=RoundSelection(frozenset(topics), frozenset(partitions)).covers,
         )
         all_in_sync = all_in_sync and found.summary.state is SyncState.IN_SYNC and not found.summary.errors
         if as_json:
@@ -260,12 +250,12 @@ def _measuring(options: RunOptions, checked: Probed) -> Iterator[ReplicationObse
 
 
 def _tell(
-    found: Mapping[str, RunSummary], topic: str | None, partitions: Sequence[int], *, as_json: bool, is_one: bool
+    found: Mapping[str, RunSummary], topics: Sequence[str], partitions: Sequence[int], *, as_json: bool, is_one: bool
 ) -> None:
     """Print the results. Raise `KeyfoldError` if no replica takes what was selected, which is probably misspelt."""
     from keyfold_replicator.cli.show import run_json, run_lines
 
-    error = _not_taken(found, topic, partitions)
+    error = _not_taken(found, topics, partitions)
     if error is not None and not any(each.states for each in found.values()):
         raise error
     if as_json:
@@ -279,17 +269,24 @@ def _tell(
         raise error
 
 
-def _not_taken(found: Mapping[str, RunSummary], topic: str | None, partitions: Sequence[int]) -> KeyfoldError | None:
-    """Return an error if no replica takes the topic, or one of the partitions; None if one might."""
+def _not_taken(
+    found: Mapping[str, RunSummary], topics: Sequence[str], partitions: Sequence[int]
+) -> KeyfoldError | None:
+    """Return an error if no replica takes one of the topics or partitions; None if one might."""
     if any(each.error or each.is_paused for each in found.values()) or not found:
         return None
-    there = {state.place.partition for each in found.values() for state in each.states}
-    missing = sorted({*partitions} - there)
-    if missing or (topic is not None and not there):
-        asked = [] if topic is None else [f"topic {topic}"]
-        asked += [f"partition{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"] if missing else []
+    places = [state.place for each in found.values() for state in each.states]
+    no_topics = sorted({*topics} - {place.topic for place in places})
+    no_partitions = sorted({*partitions} - {place.partition for place in places})
+    if no_topics or no_partitions:
+        asked = [_named("topic", no_topics)] if no_topics else []
+        asked += [_named("partition", no_partitions)] if no_partitions else []
         return KeyfoldError(
             f"{' and '.join(found)} {'does' if len(found) == 1 else 'do'} not replicate {', '.join(asked)}",
             hint="`keyfold log list <source>` lists all logs, `keyfold replica list <source>` each replica's topics",
         )
     return None
+
+
+def _named(noun: str, missing: Sequence[object]) -> str:
+    return f"{noun}{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"

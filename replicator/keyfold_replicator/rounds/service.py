@@ -110,16 +110,17 @@ class ReplicationContext:
 class RoundSelection:
     """What a run is limited to, and whether it accepts that removed tombstones were never received (`resync`).
 
-    Without partitions the run is about all of them.
+    Without topics or partitions the run is about all of them.
     """
 
-    topic: str | None = None
+    topics: frozenset[str] = frozenset()
     partitions: frozenset[int] = frozenset()
     resync: bool = False
 
     def covers(self, place: Place) -> bool:
         """Whether the run is about a partition."""
-        return self.topic in {None, place.topic} and (not self.partitions or place.partition in self.partitions)
+        is_topic = not self.topics or place.topic in self.topics
+        return is_topic and (not self.partitions or place.partition in self.partitions)
 
 
 EVERYTHING: Final = RoundSelection()
