@@ -127,7 +127,7 @@ def test_tasks_run_follow_commands_and_end(ran: Run) -> None:
 def test_a_hanging_task_that_ignores_sigterm_is_replaced(ran: Run) -> None:
     one = ran("hang", limits=replace(QUICK, hang_s=SHORT_S, stop_s=0.1))
     pid = one.until_running()
-    one.until(lambda _status: one.supervisor.replaced["hung"] == 1)
+    one.until(lambda _status: one.supervisor.replaced["hung"] >= 1)
     assert not is_alive(pid)
     assert one.until_running() != pid
 
@@ -136,7 +136,7 @@ def test_a_task_suspended_by_sigstop_is_replaced(ran: Run) -> None:
     one = ran("well", limits=replace(QUICK, hang_s=SHORT_S))
     pid = one.until_running()
     os.kill(pid, signal.SIGSTOP)
-    one.until(lambda _status: one.supervisor.replaced["hung"] == 1)
+    one.until(lambda _status: one.supervisor.replaced["hung"] >= 1)
     assert not is_alive(pid)
     one.until_running()
 
