@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -21,9 +17,8 @@ from keyfold.runtime.clock import SystemClock
 from keyfold.store.s3 import S3Location
 from tests.support import compact_command
 from tests.support.cleaning import Sink, load, record
-from tests.support.terminal import CTRL_C, Terminal, screen
+from tests.support.terminal import CTRL_C, WAIT_TIMEOUT_S, at_terminal, wait_for
 
-WAIT_TIMEOUT_S = 150.0
 HERE = ("-m", "tests.support.compact_at_terminal")
 COMMAND = ("-c", "from keyfold.cli import main; main()", "compact")
 config = partial(compact_command.config, min_cleanable_dirty_ratio="0", log_cleaner_backoff_ms="600000")
@@ -39,59 +34,6 @@ def fill(location: S3Location, partition: int = 0, topic: str = "users", *, is_l
     finally:
         store.close()
     return place
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    until_s = time.monotonic() + WAIT_TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < until_s, f"waited for {what}"
-        time.sleep(0.02)
-
-
-class Shown:
-    """A command at a terminal, and what that shows."""
-
-    def __init__(self, terminal: Terminal, file: Path, columns: int) -> None:
-        self.terminal = terminal
-        self._file = file
-        self._columns = columns
-
-    @property
-    def raw(self) -> bytes:
-        return self._file.read_bytes()
-
-    @property
-    def lines(self) -> list[str]:
-        return screen(self.raw, columns=self._columns)
-
-    def sees(self, text: str) -> None:
-        def is_there() -> bool:
-            return text.encode() in self.raw
-
-        wait_for(is_there, f"{text!r} among {self.raw!r}")
-
-    def ends(self) -> tuple[int, list[str]]:
-        code = self.terminal.process.wait(WAIT_TIMEOUT_S)
-        size = -1
-        while size != (size := len(self.raw)):  # the reader of the terminal may be behind
-            time.sleep(0.2)
-        return code, self.lines
-
-
-@contextmanager
-def at_terminal(
-    folder: Path, *arguments: str, columns: int = 80, environment: Mapping[str, str] | None = None
-) -> Iterator[Shown]:
-    file = folder / "shown"
-    variables = {**os.environ, "TERM": "xterm", **(environment or {})}
-    variables.pop("COLUMNS", None)
-    with Terminal([sys.executable, *arguments], variables, file, columns=columns) as terminal:
-        try:
-            yield Shown(terminal, file, columns)
-        finally:
-            if terminal.process.poll() is None:
-                terminal.process.kill()
-            terminal.process.wait()
 
 
 @pytest.fixture

@@ -14,7 +14,9 @@ import subprocess
 import sys
 import termios
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -22,6 +24,7 @@ from typing import Final, Self
 import pyte
 
 CTRL_C: Final = b"\x03"
+WAIT_TIMEOUT_S: Final = 150.0
 
 # Takes its standard input as the controlling terminal, and becomes the command. What `nohup` ignores counts again.
 _TAKE_TERMINAL: Final = """
@@ -95,3 +98,56 @@ class Terminal:
                 except OSError:  # nobody has the other side open any more
                     return
                 file.write(piece)
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    until_s = time.monotonic() + WAIT_TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < until_s, f"waited for {what}"
+        time.sleep(0.02)
+
+
+class Shown:
+    """A command at a terminal, and what that shows."""
+
+    def __init__(self, terminal: Terminal, file: Path, columns: int) -> None:
+        self.terminal = terminal
+        self._file = file
+        self._columns = columns
+
+    @property
+    def raw(self) -> bytes:
+        return self._file.read_bytes()
+
+    @property
+    def lines(self) -> list[str]:
+        return screen(self.raw, columns=self._columns)
+
+    def sees(self, text: str) -> None:
+        def is_there() -> bool:
+            return text.encode() in self.raw
+
+        wait_for(is_there, f"{text!r} among {self.raw!r}")
+
+    def ends(self) -> tuple[int, list[str]]:
+        code = self.terminal.process.wait(WAIT_TIMEOUT_S)
+        size = -1
+        while size != (size := len(self.raw)):  # the reader of the terminal may be behind
+            time.sleep(0.2)
+        return code, self.lines
+
+
+@contextmanager
+def at_terminal(
+    folder: Path, *arguments: str, columns: int = 80, environment: Mapping[str, str] | None = None
+) -> Iterator[Shown]:
+    file = folder / "shown"
+    variables = {**os.environ, "TERM": "xterm", **(environment or {})}
+    variables.pop("COLUMNS", None)
+    with Terminal([sys.executable, *arguments], variables, file, columns=columns) as terminal:
+        try:
+            yield Shown(terminal, file, columns)
+        finally:
+            if terminal.process.poll() is None:
+                terminal.process.kill()
+            terminal.process.wait()
