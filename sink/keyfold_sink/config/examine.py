@@ -21,6 +21,7 @@ from keyfold.errors import ConfigError
 from keyfold_sink.config.client_checks import client_key, client_mistakes
 from keyfold_sink.config.client_construction_check import construction_mistakes
 from keyfold_sink.config.options import SinkOptions
+from keyfold_sink.config.small_segments import small_segment_warnings
 
 _CONNECTING: Final = ("bootstrap.servers", "store.url", "s3.", "aws.")
 _CONVERTER: Final = re.compile(r"(?:^|\.)(?:key|value)\.converter")
@@ -28,12 +29,16 @@ _CONVERTER: Final = re.compile(r"(?:^|\.)(?:key|value)\.converter")
 
 @dataclass(frozen=True, slots=True)
 class ConfigFindings:
-    """The result of a check. `written` is the configuration as it was given; `options` is None if it has mistakes."""
+    """The result of a check. `written` is the configuration as it was given; `options` is None if it has mistakes.
+
+    `notes` are about keys of other sinks, `warnings` about values that are allowed and nearly always a mistake.
+    """
 
     written: Mapping[str, str]
     options: SinkOptions | None
     mistakes: tuple[ConfigError, ...]
     notes: tuple[Note, ...]
+    warnings: tuple[Note, ...] = ()
 
 
 def examine(written: Mapping[str, str], environ: Mapping[str, str]) -> ConfigFindings:
@@ -42,7 +47,9 @@ def examine(written: Mapping[str, str], environ: Mapping[str, str]) -> ConfigFin
     found = _examine_filled(values)
     left_out = {mistake.key for mistake in unfilled}
     mistakes = (*unfilled, *(mistake for mistake in found.mistakes if mistake.key not in left_out))
-    return ConfigFindings(written, None if mistakes else found.options, mistakes, found.notes)
+    options = None if mistakes else found.options
+    warnings = small_segment_warnings(options) if options is not None else ()
+    return ConfigFindings(written, options, mistakes, found.notes, warnings)
 
 
 def options_of(values: Mapping[str, str]) -> SinkOptions:
