@@ -1,23 +1,33 @@
-"""The progress line that a sink shows at a terminal.
+"""What `keyfold sink run` shows on standard error, if that is a terminal: a few lines that change in place.
 
-The counts come from commits if the task runs in this process, else from the reports of the tasks' processes.
+    users: 4 partitions (users 0-3), 12 s
+      lag          2,000 offsets, most in users-2: 600
+      buffered     2,000 records, 1.2 MiB
+      next roll    in 4 min: users-2
+      last commit  12 s ago: users-1
+      committed    500 records in 4 segments, 0.3 MiB, 41 records/s
+
+The statuses of tasks say what is assigned and buffered. Totals come from commits if the task runs in this process,
+otherwise from the metrics in the statuses. Lines that tasks print stand above the view.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
 from keyfold.runtime.clock import Clock
+from keyfold.runtime.live_console import LiveConsole
 from keyfold.runtime.terminal import escaped
+from keyfold.runtime.text import count_text, duration_text, names_text, ranges_text, size_text
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.meter import sample_key
-from keyfold_sink.status import TaskStatus
+from keyfold_sink.status import UNKNOWN, PartitionStatus, RunState, TaskStatus
 
 if TYPE_CHECKING:
     from keyfold_sink.write.partition import (
@@ -27,70 +37,191 @@ if TYPE_CHECKING:
 _RECORDS: Final = sample_key(names.COMMITTED.name)
 _SEGMENTS: Final = sample_key(names.OBJECTS.name, ("segment",))
 _BYTES: Final = sample_key(names.OBJECT_BYTES.name, ("segment",))
+_BUFFERED: Final = sample_key(names.BUFFERED.name)
+_TOPICS_NAMED: Final = 3
+_PROBLEMS_SHOWN: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class CommitTotals:
+    """What a run has committed."""
+
+    records: int = 0
+    segments: int = 0
+    size_bytes: int = 0
+
+    def plus(self, records: int, segments: int, size_bytes: int) -> CommitTotals:
+        """Return the totals after further commits."""
+        return CommitTotals(self.records + records, self.segments + segments, self.size_bytes + size_bytes)
+
+    def text(self, seconds: float) -> str:
+        """Describe the totals of a run that lasted for `seconds`."""
+        rate = f"{self.records / max(seconds, 1.0):,.0f} records/s"
+        records, segments = count_text(self.records, "record"), count_text(self.segments, "segment")
+        return f"{records} in {segments}, {size_text(self.size_bytes)}, {rate}"
 
 
 class SinkProgress:
-    """Count commits, and show the counts on stderr if it is a terminal."""
+    """Keep the last status of each task and the totals, and show them if standard error is a terminal."""
 
-    def __init__(self, name: str, clock: Clock) -> None:
+    def __init__(
+        self,
+        name: str,
+        clock: Clock,
+        is_stopping: Callable[[], bool] = lambda: False,
+        *,
+        is_shown: bool = False,
+    ) -> None:
+        """Begin a run now. `is_stopping` says whether the sink was asked to stop."""
+        self._is_shown = is_shown
+        self._is_stopping = is_stopping
         self._name = name
         self._clock = clock
         self._started_s = clock.monotonic_s()
-        self._records = self._segments = self._size_bytes = 0
-        self._partitions: set[tuple[str, int]] = set()
-        self._said: dict[int, tuple[float, ...]] = {}
-        self._console = Console(stderr=True)
-        self._live = Live(self._line(), console=self._console, refresh_per_second=4, transient=True)
+        self._totals = CommitTotals()
+        self._tasks: tuple[TaskStatus, ...] = ()
+        self._counted: dict[int, tuple[float, ...]] = {}
+        self._console = LiveConsole()
+        self._live = Live(
+            console=self._console,
+            get_renderable=self._view,
+            refresh_per_second=4,
+            transient=True,
+            redirect_stdout=False,
+        )
 
     @property
     def is_shown(self) -> bool:
-        """Whether stderr is a terminal."""
-        return self._console.is_terminal
+        """Whether the view is shown, so that nothing else may print to standard error."""
+        return self._is_shown
+
+    @property
+    def totals(self) -> CommitTotals:
+        """What this run has committed so far."""
+        return self._totals
 
     def __enter__(self) -> Self:
-        if self.is_shown:
+        if self._is_shown:
             self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.is_shown:
+        if self._live.is_started:
             self._live.stop()
-            self._console.print(self._line())
+            self.say(self.result())
 
     def say(self, *lines: str) -> None:
-        """Print lines above the progress line if stderr is a terminal."""
-        if self.is_shown:
+        """Print lines above the view, if it is shown. May be called by many threads."""
+        if self._is_shown:
             for line in lines:
                 self._console.print(Text(escaped(line)))
 
     def committed(self, event: Committed) -> None:
-        """Count a commit."""
-        self._partitions.add(event.key)
-        self._add(event.record_count, event.record_count > 0, event.size_bytes)
+        """Count a commit of a task in this process."""
+        self._totals = self._totals.plus(event.record_count, int(event.record_count > 0), event.size_bytes)
+
+    def observed(self, task: TaskStatus) -> None:
+        """Take the status of the task in this process, whose commits `committed` counts."""
+        self._tasks = (task,)
 
     def reported(self, tasks: Iterable[TaskStatus]) -> None:
-        """Add what tasks have committed since their last reports. A new task begins at 0."""
-        for task in tasks:
+        """Take the statuses of all tasks, and count what they have committed since. A new task begins at 0."""
+        self._tasks = tuple(tasks)
+        for task in self._tasks:
             if task.values:
                 now = tuple(task.values.get(key, 0.0) for key in (_RECORDS, _SEGMENTS, _BYTES))
-                before = self._said.get(task.pid, (0.0, 0.0, 0.0))
-                if now != before:
-                    self._said[task.pid] = now
-                    self._partitions.update((part.topic, part.partition) for part in task.partitions)
-                    self._add(*(int(new - old) for new, old in zip(now, before, strict=True)))
+                before = self._counted.get(task.pid, (0.0, 0.0, 0.0))
+                self._counted[task.pid] = now
+                self._totals = self._totals.plus(*(int(new - old) for new, old in zip(now, before, strict=True)))
 
-    def _add(self, records: int, segments: int, size_bytes: int) -> None:
-        self._records += records
-        self._segments += segments
-        self._size_bytes += size_bytes
-        if self.is_shown:
-            self._live.update(self._line())
+    def result(self) -> str:
+        """Return the line that stays when the run has ended."""
+        return f"{self._name}: committed {self._totals.text(self._seconds())}"
 
-    def _line(self) -> Text:
-        seconds = max(self._clock.monotonic_s() - self._started_s, 0.001)
-        return Text(
-            f"{self._name}: {self._records:,} records in {self._segments:,} segments, "
-            f"{self._size_bytes / 1e6:,.1f} MB, {len(self._partitions)} partitions, {self._records / seconds:,.0f}/s"
-        )
+    def lines(self) -> list[str]:
+        """Return the view."""
+        rows = [*view_rows(self._tasks, self._clock.now_ms()), ("committed", self._totals.text(self._seconds()))]
+        rows += [("problem", problem) for problem in problems(self._tasks)]
+        head = f"{self._name}: {_assigned(self._tasks)}, {duration_text(self._seconds())}"
+        stopping = ["stopping: committing what was read; Ctrl-C again ends at once"] * self._is_stopping()
+        return [head, *(f"  {name:<11}  {value}" for name, value in rows), *stopping]
+
+    def _seconds(self) -> float:
+        return max(self._clock.monotonic_s() - self._started_s, 0.0)
+
+    def _view(self) -> Text:
+        return Text("\n".join(map(escaped, self.lines())), no_wrap=True, overflow="ellipsis")
+
+
+def view_rows(tasks: Sequence[TaskStatus], now_ms: int) -> list[tuple[str, str]]:
+    """Return name and value of what the tasks' partitions have; nothing without partitions."""
+    parts = [part for task in tasks for part in task.partitions]
+    if not parts:
+        return []
+    buffered = sum(max(0, part.buffered_records) for part in parts)
+    held_bytes = sum(task.values.get(_BUFFERED, 0.0) for task in tasks)
+    rolls = [part for part in parts if part.roll_due_ms != UNKNOWN]
+    commits = [part for part in parts if part.committed_ms != UNKNOWN]
+    first = min(rolls, key=lambda part: part.roll_due_ms, default=None)
+    last = max(commits, key=lambda part: part.committed_ms, default=None)
+    return [
+        ("lag", _lag(parts)),
+        ("buffered", f"{count_text(buffered, 'record')}, {size_text(held_bytes)}"),
+        ("next roll", "-" if first is None else f"{until_text(first.roll_due_ms, now_ms)}: {_name(first)}"),
+        ("last commit", "-" if last is None else f"{since_text(last.committed_ms, now_ms)}: {_name(last)}"),
+    ]
+
+
+def until_text(due_ms: int, now_ms: int) -> str:
+    """Describe a time to come, such as `in 4 min`."""
+    return f"in {duration_text((due_ms - now_ms) / 1000)}" if due_ms > now_ms else "now"
+
+
+def since_text(then_ms: int, now_ms: int) -> str:
+    """Describe a time that is past, such as `12 s ago`."""
+    return f"{duration_text(max(0, now_ms - then_ms) / 1000)} ago"
+
+
+def problems(tasks: Iterable[TaskStatus]) -> list[str]:
+    """Return why tasks do not work and what blocks partitions: the first few."""
+    found = []
+    for task in tasks:
+        blocked = [part for part in task.partitions if part.blocked_ms != UNKNOWN]
+        found += [f"{_name(part)}: {part.error}" for part in blocked]
+        if task.trace and not blocked:
+            found.append(f"task {task.number} ({task.state}): {task.trace}")
+    more = [f"and {len(found) - _PROBLEMS_SHOWN} more"] if len(found) > _PROBLEMS_SHOWN else []
+    return [*found[:_PROBLEMS_SHOWN], *more]
+
+
+def _assigned(tasks: Sequence[TaskStatus]) -> str:
+    by_topic: dict[str, set[int]] = {}
+    for task in tasks:
+        for part in task.partitions:
+            by_topic.setdefault(part.topic, set()).add(part.partition)
+    count = sum(map(len, by_topic.values()))
+    if not count:
+        states = names_text(sorted({task.state.value for task in tasks} - {RunState.RUNNING.value}))
+        return f"no partitions assigned ({states})" if states else "no partitions assigned"
+    paused = "PAUSED, " if all(task.state is RunState.PAUSED for task in tasks) else ""
+    if len(by_topic) > _TOPICS_NAMED:
+        where = f"of {len(by_topic):,} topics"
+    else:
+        where = f"({', '.join(f'{topic} {ranges_text(sorted(found))}' for topic, found in sorted(by_topic.items()))})"
+    return f"{paused}{count_text(count, 'partition')} {where}"
+
+
+def _lag(parts: Sequence[PartitionStatus]) -> str:
+    known = [part for part in parts if part.lag_records != UNKNOWN]
+    if not known:
+        return "-"
+    total = sum(part.lag_records for part in known)
+    most = max(known, key=lambda part: part.lag_records)
+    where = f", most in {_name(most)}: {most.lag_records:,}" if total and len(parts) > 1 else ""
+    return f"{count_text(total, 'offset')}{where}"
+
+
+def _name(part: PartitionStatus) -> str:
+    return f"{part.topic}-{part.partition}"

@@ -42,7 +42,8 @@ class PartitionStatus:
 
     All records below `next_offset` are durable. `position` is the next offset to read, `end_offset` the high watermark
     that the client saw last. `oldest_record_ms` is the timestamp of the first record, by offset, that was read and is
-    not durable yet.
+    not durable yet. `buffered_records` counts these records. `roll_due_ms` is the time at which the open segment is
+    finished if no other limit is reached before.
 
     UNASSIGNED: the group assigned the partition to the task, which has not claimed it yet. FAILED: `error` says why,
     and the partition waits for a restart. In other states `error` is the last error, and `blocked_ms` the time since
@@ -60,6 +61,8 @@ class PartitionStatus:
     error: str = ""
     error_ms: int = UNKNOWN
     blocked_ms: int = UNKNOWN
+    buffered_records: int = UNKNOWN
+    roll_due_ms: int = UNKNOWN
 
     @property
     def lag_records(self) -> int:

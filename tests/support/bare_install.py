@@ -41,6 +41,7 @@ MODULES: Final = {
 }
 """The modules that need an extra; so do the modules below a package."""
 
+_CONTROL: Final = ("status", "pause", "resume", "stop", "flush", "restart", "offsets")
 COMMANDS: Final = (
     ("log list {url}", ""),
     ("log describe {url} users", ""),
@@ -54,6 +55,7 @@ COMMANDS: Final = (
     ("restore {url} users --bootstrap-servers 127.0.0.1:1 --dry-run", "kafka"),
     ("sink validate {folder}/sink.json", "sink"),
     ("sink run {folder}/sink.json", "sink"),
+    *((f"sink {name} {{folder}}/sink.json", "sink") for name in _CONTROL),
     ("compact plan {folder}/compact.json", ""),
     ("compact run {folder}/compact.json --once", "spark"),
     ("compact run {folder}/compact.json --once --engine local", ""),

@@ -110,6 +110,10 @@ class PartitionDetails(BaseModel):
     oldest_record_age_ms: int | None = Field(
         description="Age of the oldest record that was read and is not durable yet."
     )
+    buffered_records: int | None = Field(description="Records that were read and are not durable yet.")
+    next_roll_ms: int | None = Field(
+        description="When the open segment is finished at the latest, by segment.ms (ms since the epoch)."
+    )
     last_commit_ms: int | None = Field(description="Time of the last commit to the log (ms since the epoch).")
     error: str | None = Field(description="The last error.")
     error_ms: int | None = Field(description="Time of the last error (ms since the epoch).")

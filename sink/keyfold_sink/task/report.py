@@ -21,6 +21,7 @@ from keyfold_sink.status import UNKNOWN, PartitionStatus, RunState, TaskStatus
 from keyfold_sink.task.time_limits import REPORT_INTERVAL_S
 from keyfold_sink.topic_partition import TopicPartitionKey
 from keyfold_sink.write.memory_budget import InFlight
+from keyfold_sink.write.partition import PartitionWriter
 
 _NAMED_FAILURES: Final = 10
 
@@ -60,6 +61,10 @@ class StatusReporter:
     def now_ms(self) -> int:
         """The time by the clock of statuses."""
         return self._clock.now_ms()
+
+    def wall_ms(self, monotonic_s: float) -> int:
+        """The wall-clock time of a monotonic second, by the clock of statuses."""
+        return self._clock.now_ms() + round((monotonic_s - self._clock.monotonic_s()) * 1000)
 
     def moment(self) -> Moment:
         """The present moment by the clock of statuses."""
@@ -171,7 +176,14 @@ class TaskReport:
             error,
             error_ms,
             blocked_ms,
+            UNKNOWN if writer is None else writer.buffered_records,
+            UNKNOWN if writer is None else self._roll_due_ms(writer),
         )
+
+    def _roll_due_ms(self, writer: PartitionWriter) -> int:
+        """Return the wall-clock time at which the open segment is finished, `UNKNOWN` without one."""
+        due_s = writer.roll_due_s
+        return UNKNOWN if due_s is None else self._reporter.wall_ms(due_s)
 
     def _in_the_way(self, owner: AssignedPartition, end_offset: int) -> tuple[str, int, int]:
         """Return a partition's last error, its time, and since when it has blocked the partition."""

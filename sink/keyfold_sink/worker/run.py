@@ -78,7 +78,7 @@ def run_worker(
     store = RenewingStore(opened, lambda: location_now(options), clock, waits=False)
     proven = threading.Event()
     try:
-        spawn = spawner(values, arguments, proven.is_set)
+        spawn = spawner(values, arguments, proven.is_set, progress)
         SinkWorker(options, store, spawn, clock, random, progress, proven=proven, renew=store.renew).run(stop)
     finally:
         opened.close()
@@ -97,7 +97,7 @@ def run_until_caught_up(
     """Run tasks until they end by themselves, without desired state and REST API. Raise `TasksFailed`."""
     Supervisor(
         options.tasks_max,
-        spawner(values, arguments),
+        spawner(values, arguments, progress=progress),
         limits(options),
         clock=clock,
         random=random,
@@ -107,14 +107,21 @@ def run_until_caught_up(
 
 
 def spawner(
-    values: Mapping[str, str], arguments: Sequence[str], is_proven: Callable[[], bool] = lambda: False
+    values: Mapping[str, str],
+    arguments: Sequence[str],
+    is_proven: Callable[[], bool] = lambda: False,
+    progress: SinkProgress | None = None,
 ) -> Callable[[int, bool], ProcessHandle]:
     """Return the function that starts tasks.
 
-    `is_proven` says whether a task has worked before, so that refusals by the store are retried.
+    `is_proven` says whether a task has worked before, so that refusals by the store are retried. If `progress` is
+    shown, it prints what tasks print.
     """
     line = first_line(values)
-    return lambda number, paused: TaskProcess(task_command(arguments, number, paused=paused, proven=is_proven()), line)
+    say = progress.say if progress is not None and progress.is_shown else None
+    return lambda number, paused: TaskProcess(
+        task_command(arguments, number, paused=paused, proven=is_proven()), line, say
+    )
 
 
 def limits(options: SinkOptions) -> TaskLimits:

@@ -7,6 +7,8 @@ A task belongs to the worker's process group, so Ctrl-Z and SIGKILL to the group
 also signal the whole group, but only the worker must handle them, and then tells its tasks to stop. So a task is
 started with these signals blocked, and never unblocks them.
 
+If the worker shows a view at a terminal, it reads what the task prints to standard error, and prints it above the view.
+
 No call blocks. Bytes that do not fit into a pipe are kept until they do, and one call reads a limited number of
 reports.
 """
@@ -15,13 +17,15 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import orjson
 
@@ -30,18 +34,27 @@ from keyfold.config.config_file import Resolved
 _FOR_THE_WORKER: Final = (signal.SIGINT, signal.SIGHUP)
 _LONGEST_LINE_BYTES: Final = 64 * 1024 * 1024
 _PIECE_BYTES: Final = 1024 * 1024
+_LONGEST_OUTPUT_BYTES: Final = 64 * 1024
+_LAST_OUTPUT_S: Final = 1.0
 
 
 class TaskProcess:
     """See `keyfold_sink.worker.task_process.ProcessHandle`."""
 
-    def __init__(self, command: Sequence[str], first_line: bytes) -> None:
-        """Start `command ... --report-fd FD`. Raises `OSError`."""
+    def __init__(self, command: Sequence[str], first_line: bytes, say: Callable[[str], None] | None = None) -> None:
+        """Start `command ... --report-fd FD`. Raises `OSError`.
+
+        With `say`, a thread passes each line that the task prints to standard error to it.
+        """
         reports, theirs = os.pipe()
         try:
             with _blocked(_FOR_THE_WORKER):
                 self._popen = subprocess.Popen(  # noqa: S603 - runs this program
-                    [*command, "--report-fd", str(theirs)], stdin=subprocess.PIPE, pass_fds=(theirs,), bufsize=0
+                    [*command, "--report-fd", str(theirs)],
+                    stdin=subprocess.PIPE,
+                    stderr=None if say is None else subprocess.PIPE,
+                    pass_fds=(theirs,),
+                    bufsize=0,
                 )
         except BaseException:
             os.close(reports)
@@ -56,6 +69,12 @@ class TaskProcess:
         os.set_blocking(self._stdin.fileno(), False)
         self._unsent = bytearray()
         self._rest = bytearray()
+        self._printed: threading.Thread | None = None
+        if say is not None and self._popen.stderr is not None:
+            self._printed = threading.Thread(
+                target=_pass_on, args=(self._popen.stderr, say), name="keyfold-task-output", daemon=True
+            )
+            self._printed.start()
         self.send(first_line)
 
     @property
@@ -98,6 +117,8 @@ class TaskProcess:
         os.close(self._reports)
         self._stdin.close()
         self._popen.wait()
+        if self._printed is not None:
+            self._printed.join(_LAST_OUTPUT_S)  # a process that the task has started may keep the pipe open
 
     def _push(self) -> None:
         try:
@@ -108,6 +129,14 @@ class TaskProcess:
                 del self._unsent[:written]
         except BrokenPipeError:  # the process has ended, which `poll` reports
             self._unsent.clear()
+
+
+def _pass_on(output: IO[bytes], say: Callable[[str], None]) -> None:
+    """Pass on lines until the other end is closed. The terminal may be gone before the task is."""
+    with io.BufferedReader(output) as lines:  # type: ignore[type-var]  # a raw file, as bufsize is 0
+        while line := lines.readline(_LONGEST_OUTPUT_BYTES):
+            with contextlib.suppress(OSError):
+                say(line.decode(errors="replace").rstrip("\n"))
 
 
 @contextmanager

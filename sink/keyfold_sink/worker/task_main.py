@@ -48,8 +48,7 @@ def run_child(
     """Run task `number`, and exit with its exit code if it failed."""
     # Print the stacks of a task that hangs; the handler works even while Python's main thread is blocked.
     faulthandler.register(signal.SIGQUIT, all_threads=True, chain=False)
-    # At a terminal the supervisor shows a progress line; only warnings and errors may interrupt it.
-    event_log.configure(json=as_json, level="warning" if sys.stderr.isatty() and not as_json else "info")
+    event_log.configure(json=as_json)
     event_log.bind(task=number)
     options = SinkOptions.parse(read_first_line(_COMMANDS_FD)).for_task(number)
     commands = TaskCommands(stop, pause=paused)

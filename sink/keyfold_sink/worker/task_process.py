@@ -9,7 +9,7 @@
 A task that a signal or an unexpected exception has ended is restarted after a delay. The delay begins at a second,
 grows with each restart, and begins again once the task has run for a minute. A task that reports an error and ends
 stays FAILED, with the error as its trace, until a restart is requested: it would fail again in the same way. A task
-that sends no report for `hang_s` hangs. It gets SIGQUIT to print its stacks (see `keyfold_sink.cli`), then SIGKILL.
+that sends no report for `hang_s` hangs. It gets SIGQUIT to print its stacks (see `task_main`), then SIGKILL.
 """
 
 from __future__ import annotations

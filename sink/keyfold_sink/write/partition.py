@@ -91,6 +91,7 @@ class _Undurable:
     next_offset: int
     first_timestamp_ms: int
     opened_s: float
+    record_count: int
 
 
 class PartitionWriter:
@@ -152,6 +153,16 @@ class PartitionWriter:
         if self._undurable:
             return self._undurable[0].opened_s
         return self._open.opened_s if self._open else None
+
+    @property
+    def buffered_records(self) -> int:
+        """Number of records that were read and are not durable yet."""
+        return self.unsent_records + sum(flight.record_count for flight in self._undurable)
+
+    @property
+    def roll_due_s(self) -> float | None:
+        """Monotonic second at which the open segment has its `segment.ms`; None without an open segment."""
+        return self._open.opened_s + self._policy.segment_ms / 1000 if self._open else None
 
     @property
     def is_rolled(self) -> bool:
@@ -219,7 +230,8 @@ class PartitionWriter:
             return
         position = self.position
         if opened is not None:
-            self._undurable.append(_Undurable(position, opened.first_timestamp_ms, opened.opened_s))
+            flight = _Undurable(position, opened.first_timestamp_ms, opened.opened_s, opened.writer.record_count)
+            self._undurable.append(flight)
         records = 0 if opened is None else opened.writer.record_count
         rolled_s = self._resources.meter.rolled(reason, records)
         self._in_flight.add(held_bytes)

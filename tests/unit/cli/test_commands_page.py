@@ -55,7 +55,9 @@ def test_completion_and_environment_are_those_of_the_code() -> None:
         assert line.replace("\\|", "|") in (cli.epilog or "")
     assert len(re.findall(r"`.*_KEYFOLD_COMPLETE=\w+_source", PAGE)) == 3
     sources = "".join(
-        path.read_text(encoding="utf-8") for folder in ("keyfold", "demo") for path in (ROOT / folder).rglob("*.py")
+        path.read_text(encoding="utf-8")
+        for folder in ("keyfold", "demo", "sink")
+        for path in (ROOT / folder).rglob("*.py")
     )
     for variable in re.findall(r"^\| `(KEYFOLD_\w+)", PAGE, re.MULTILINE):
         assert f'"{variable}"' in sources, variable

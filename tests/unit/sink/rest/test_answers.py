@@ -160,7 +160,8 @@ def test_an_unknown_task_is_not_found() -> None:
 
 
 def test_a_partition_has_its_offsets_and_lag() -> None:
-    known = partition(0, committed_ms=NOW_MS - 9, error="SlowDown", error_ms=NOW_MS - 8, blocked_ms=NOW_MS - 7)
+    waiting = {"buffered_records": 5, "roll_due_ms": NOW_MS + 6, "committed_ms": NOW_MS - 9}
+    known = partition(0, **waiting, error="SlowDown", error_ms=NOW_MS - 8, blocked_ms=NOW_MS - 7)
     service = FakeService(make_options(), worker(3, task(1, partitions=(known,))))
     assert asking(service).get("/connectors/users/partitions").json() == {
         "partitions": [
@@ -173,6 +174,8 @@ def test_a_partition_has_its_offsets_and_lag() -> None:
                 "end_offset": 100,
                 "lag": 10,
                 "oldest_record_age_ms": 4000,
+                "buffered_records": 5,
+                "next_roll_ms": NOW_MS + 6,
                 "last_commit_ms": NOW_MS - 9,
                 "error": "SlowDown",
                 "error_ms": NOW_MS - 8,

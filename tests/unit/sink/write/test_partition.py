@@ -128,6 +128,19 @@ def test_flush_size_cuts_exactly_also_inside_a_batch(make: MakeBench) -> None:
     assert [s.record_count for s in bench.settle().segments] == [7, 7, 7, 7, 2]
 
 
+def test_what_is_not_durable_is_counted_until_its_commit(make: MakeBench) -> None:
+    bench = make()
+    assert (bench.writer.buffered_records, bench.writer.roll_due_s) == (0, None)
+    bench.append(0, 3)
+    bench.writer.roll(RollReason.REQUEST)
+    bench.append(3, 7)
+    assert bench.writer.buffered_records == 7
+    assert bench.writer.roll_due_s == bench.clock.monotonic_s() + 60
+    bench.settle()
+    bench.writer.note_durable(3)
+    assert bench.writer.buffered_records == 4
+
+
 def test_an_idle_segment_is_rolled_by_time(make: MakeBench) -> None:
     bench = make()
     bench.append(0, 3)

@@ -1,49 +1,37 @@
-"""`keyfold sink`: run a sink, or check its configuration."""
+"""`keyfold sink run`: a worker, one of its tasks, or a run that ends when it has caught up."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from random import Random
 from typing import TYPE_CHECKING
 
 import click
+import structlog
 
+from keyfold.cli.common_options import is_quiet
 from keyfold.cli.context import CliContext
-from keyfold.config.config_file import read_written, resolve_all, without_secrets
 from keyfold.config.options import read_config
-from keyfold.errors import ConfigError
 from keyfold.runtime import event_log
-from keyfold.runtime.clock import Clock
+from keyfold.runtime.live_console import can_show_live
+from keyfold.runtime.log_level import asked_level
 from keyfold.runtime.signals import stop_on_signals
-from keyfold.runtime.terminal import echo, echo_json
+from keyfold_sink.cli.arguments import config_argument
 
 if TYPE_CHECKING:
-    from keyfold_sink.config.examine import ConfigFindings
+    from keyfold_sink.config.options import SinkOptions
+    from keyfold_sink.progress import SinkProgress
 
 # The brokers' default of `transaction.max.timeout.ms`, Kafka's limit for a transaction.
 _TRANSACTION_TIMEOUT_S = 900.0
-_CONFIG = click.argument("config", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="CONFIG")
 
 
-@click.group()
-def sink() -> None:
-    """Append Kafka topics to the log, exactly once.
-
-    CONFIG is a file like Kafka Connect's: JSON ({"name", "config"}, or the flat map) or .properties.
-
-    \b
-    Examples:
-        keyfold sink validate users.json
-        keyfold sink run users.json
-    """  # noqa: D301 - click wants the character
-
-
-@sink.command()
-@_CONFIG
+@click.command()
+@config_argument
 @click.option(
     "--until-caught-up", is_flag=True, help="Exit when the log has everything that the topics had at the start."
 )
@@ -117,85 +105,6 @@ def run(
     _run_sink(world, config, transaction_timeout if until_caught_up else None, as_json=as_json)
 
 
-@sink.command()
-@_CONFIG
-@click.option("--connect", is_flag=True, help="Also try the brokers, topics, bucket and Schema Registry.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print Connect's answer to validate: each key, its value and errors."
-)
-@click.pass_context
-def validate(context: click.Context, config: Path, *, connect: bool, as_json: bool) -> None:
-    """Check CONFIG and list every mistake, with the reason and what to do.
-
-    Keys of Confluent's and Aiven's S3 sinks are translated, or refused with the reason. Without --connect the command
-    connects to nothing. The exit code is 2 if CONFIG is wrong, and 1 if CONFIG is valid but a broker, topic, bucket or
-    registry that it names cannot be used.
-
-    \b
-    Examples:
-        keyfold sink validate users.json
-        keyfold sink validate users.json --connect
-    """  # noqa: D301 - click wants the character
-    world: CliContext = context.obj
-    event_log.configure(json=as_json, level="warning")  # logs of clients go to standard error
-    context.exit(_validate_file(config, os.environ, world.clock, world.random, connect=connect, as_json=as_json))
-
-
-def _validate_file(
-    path: Path, environ: Mapping[str, str], clock: Clock, random: Random, *, connect: bool, as_json: bool
-) -> int:
-    """Print the findings about a file and return the exit code. Raise `ConfigError` if the file cannot be read.
-
-    Exit codes: 0 the configuration is valid, 2 the configuration is invalid, 1 the configuration is valid, but a
-    broker, topic, bucket or registry that it names cannot be used (only if connections are tried).
-    """
-    from keyfold_sink.config.connect_definitions import infos
-    from keyfold_sink.config.examine import examine, with_mistakes
-
-    written = read_written(path)
-    findings = examine(written, environ)
-    code = 2 if findings.mistakes else 0
-    if findings.options is not None and connect:
-        from keyfold_sink.connection_checks import check_connections  # clients of all kinds
-
-        values, _ = resolve_all(written, environ)
-        found = check_connections(findings.options, clock, random, on_good=_silent if as_json else _tell)
-        more = tuple(_clean(mistake, values) for mistake in found)
-        findings = with_mistakes(findings, more)
-        code = 1 if more else 0
-    if as_json:
-        echo_json(infos(findings), indent=2)
-    else:
-        _print(findings)
-    return code
-
-
-def _tell(what: str) -> None:
-    echo(f"ok: {what}", err=True)
-
-
-def _silent(_what: str) -> None:
-    pass
-
-
-def _clean(mistake: ConfigError, values: Mapping[str, str]) -> ConfigError:
-    text = mistake.message.removeprefix(f"`{mistake.key}`: ")
-    return ConfigError(mistake.key, without_secrets(text, values), hint=mistake.hint)
-
-
-def _print(findings: ConfigFindings) -> None:
-    for note in findings.notes:
-        echo(f"note: `{note.key}` {note.text}", err=True)
-    for mistake in findings.mistakes:
-        echo(f"error: {' '.join(mistake.message.split())}", err=True)
-        if mistake.hint:
-            echo(f"hint: {mistake.hint}", err=True)
-    options = findings.options
-    if options is not None and not findings.mistakes:
-        what = f"topics {', '.join(options.topics)}" if options.topics else f"topics that match {options.topics_regex}"
-        echo(f"ok: sink {options.name}, {what}, to {options.url}")
-
-
 def _run_sink(world: CliContext, config: Path, transaction_timeout_s: float | None, *, as_json: bool) -> None:
     """Run a worker, or tasks that catch up if there is a timeout for transactions."""
     from keyfold_sink.config.examine import options_of
@@ -203,13 +112,16 @@ def _run_sink(world: CliContext, config: Path, transaction_timeout_s: float | No
 
     options = options_of(values := read_config(config))
     stop = _stop_on_signals()
-    progress = SinkProgress(options.name, world.clock)
-    event_log.configure(json=as_json, level="warning" if progress.is_shown and not as_json else "info")
+    is_shown = can_show_live() and not as_json and not is_quiet()
+    progress = SinkProgress(options.name, world.clock, stop.is_set, is_shown=is_shown)
     until_caught_up = transaction_timeout_s is not None
     flags = ["--until-caught-up", f"--transaction-timeout={transaction_timeout_s}"] * until_caught_up
     flags += ["--json"] * as_json
-    with progress:
+    if is_shown and asked_level(os.environ) is None:
+        flags.append("--log-level=warning")
+    with progress, _logged(options, progress, as_json=as_json, level="warning" if is_shown else "info"):
         if transaction_timeout_s is not None and options.tasks_max == 1:
+            from keyfold_sink.task.report import StatusReporter
             from keyfold_sink.task.run import run_task
 
             run_task(
@@ -220,6 +132,7 @@ def _run_sink(world: CliContext, config: Path, transaction_timeout_s: float | No
                 clock=world.clock,
                 random=world.random,
                 on_committed=progress.committed,
+                reporter=StatusReporter(0, world.clock, progress.observed),
             )
             return
         from keyfold_sink.worker.run import run_until_caught_up, run_worker
@@ -233,6 +146,24 @@ def _run_sink(world: CliContext, config: Path, transaction_timeout_s: float | No
             random=world.random,
             progress=progress,
         )
+
+
+@contextmanager
+def _logged(options: SinkOptions, progress: SinkProgress, *, as_json: bool, level: str) -> Iterator[None]:
+    """Set up the log, and log the start of the sink, what is unusual in its configuration, and its end with totals."""
+    from keyfold_sink.config.small_segments import small_segment_warnings
+
+    event_log.configure(json=as_json, level=level)
+    log = structlog.get_logger("keyfold.sink")
+    topics = list(options.topics) or options.topics_regex
+    log.info("sink started", name=options.name, topics=topics, url=options.url, tasks=options.tasks_max)
+    for warning in small_segment_warnings(options):
+        log.warning("tiny segments", key=warning.key, why=warning.text)
+    try:
+        yield
+    finally:
+        totals = progress.totals
+        log.info("sink ended", records=totals.records, segments=totals.segments, size_bytes=totals.size_bytes)
 
 
 def _stop_on_signals() -> threading.Event:
