@@ -50,7 +50,8 @@ class SparkStartFailed(KeyfoldError):
     def __init__(self, cause: str, printed: Sequence[str]) -> None:
         super().__init__(
             f"Spark could not start: {cause}",
-            hint="check JAVA_HOME, `spark.*` of the configuration, --master and --conf",
+            hint="check JAVA_HOME, `spark.*` of the configuration, --master and --conf; or clean without Java and Spark: "
+            "--engine local",
         )
         self.printed = tuple(printed)
 
