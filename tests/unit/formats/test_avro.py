@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyfold.formats.avro_default import check_defaults
+from keyfold.formats.avro_default import check_defaults, default_value
 from keyfold.formats.avro_read import FAULTS, Into, fault_text, plain_reader
 from keyfold.formats.avro_schema import NotAvro, avro_type, parse_avro
 from keyfold.formats.decoder import Decoder, reader_type
@@ -419,3 +419,18 @@ def test_an_avro_decoder_needs_a_schema_archive() -> None:
 def test_floats_of_any_kind_are_decoded() -> None:
     assert math.isnan(read("double", struct.pack("<d", math.nan)))
     assert read("float", struct.pack("<f", math.inf)) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "what"),
+    [
+        ({"type": "array", "items": "int"}, {"a": 1}, "does not fit"),
+        ({"type": "map", "values": "int"}, [1], "does not fit"),
+        (["int", "null"], "text", "does not fit"),
+        ({"type": "enum", "name": "E", "symbols": ["a"]}, "b", "does not fit"),
+        (record("Inner", a="int"), {}, "lacks `a`"),
+    ],
+)
+def test_a_default_that_does_not_fit_its_type_is_refused(kind: Json, default: object, what: str) -> None:
+    with pytest.raises(NotAvro, match=what):
+        default_value(avro_type(kind), default, raw=False)

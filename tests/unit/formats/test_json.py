@@ -366,3 +366,14 @@ def test_numbers_with_huge_exponents_are_refused_cheaply(exact: bool) -> None:
         data = json.dumps(long).encode().replace(b"0}", number + b"}")
         with pytest.raises(FormatMismatch, match="but its schema says int64"):
             JsonValues(exact=exact).value(data, ())
+
+
+def test_what_two_surveys_have_seen_is_what_one_would_have_seen() -> None:
+    documents: list[Any] = [{"a": 1, "b": [1]}, {"a": 2.5, "b": ["x"], "c": None}]
+    one, left, right = Shape(), Shape(), Shape()
+    for shape, seen in ((one, documents), (left, documents[:1]), (right, documents[1:])):
+        for document in seen:
+            shape.add(document)
+    left.merge(right)
+    merged, whole = (JsonColumn(shape.type()) for shape in (left, one))
+    assert merged.type == whole.type

@@ -137,8 +137,11 @@ def _open(settings: RegistrySettings) -> SchemaRegistryClient:
     try:
         return SchemaRegistryClient.new_client(dict(settings.client))
     except (ValueError, TypeError, OSError) as error:  # a missing or invalid file, an invalid value
+        files = [str(value) for key, value in settings.client.items() if key.endswith(".location")]
         raise ConfigError(
-            f"{settings.key}.schema.registry.*", f"the Schema Registry client refuses the configuration: {error}"
+            f"{settings.key}.schema.registry.*",
+            f"the Schema Registry client refuses the configuration: {error}",
+            hint=f"check that these files can be read and are PEM: {', '.join(files)}" if files else None,
         ) from error
 
 

@@ -135,6 +135,7 @@ def test_filters_narrow_each_column() -> None:
     [
         IsNotNull(("key",)),
         Not(EqualTo(("key",), b"a")),
+        Not(EqualTo(("partition",), "3")),
         Not(GreaterThan(("partition",), 3)),
         EqualNullSafe(("key",), None),
         EqualTo(("value",), b"x"),

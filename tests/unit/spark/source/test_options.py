@@ -38,6 +38,7 @@ def test_load_with_a_path_gives_the_url() -> None:
         ({"startingoffsets": '{"0": "12"}'}, "`startingOffsets`: '0': '12' is not a partition and an offset"),
         ({"startingoffsets": '{"0": -3}'}, "`startingOffsets`: -3 of partition 0"),
         ({"startingoffsets": "{}"}, "`startingOffsets`"),
+        ({"partitions": "0-20000000"}, "the range 0-20000000 has more than"),
         ({"partitions": "1,x"}, "`partitions`: 'x' is neither a partition nor a range"),
         ({"partitions": "9-3"}, "`partitions`"),
         ({"columns": "offset,colour"}, "`columns`: unknown column `colour`"),
@@ -100,3 +101,14 @@ def test_the_page_lists_the_actual_options() -> None:
     assert page.partition("<!-- printed from the table of options -->\n\n")[2].strip() == (
         markdown_table(SourceOptions).strip()
     )
+
+
+def test_a_schema_of_other_columns_or_types_is_refused() -> None:
+    from pyspark.sql.types import IntegerType, LongType, StructField, StructType
+
+    from keyfold.spark.source.columns import schema_for
+
+    with pytest.raises(ConfigError, match="unknown column `price`"):
+        schema_for(StructType([StructField("price", LongType())]))
+    with pytest.raises(ConfigError, match="column `offset` is bigint, not int"):
+        schema_for(StructType([StructField("offset", IntegerType())]))
