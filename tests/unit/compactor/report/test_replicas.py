@@ -261,11 +261,11 @@ def replica_of(buckets: Buckets, name: str = "eu") -> Manifest:
 
 
 def run_with_replicas(
-    buckets: Buckets, *, topic: str | None = None, metrics: CollectorRegistry | None = None
+    buckets: Buckets, *, topics: frozenset[str] = frozenset(), metrics: CollectorRegistry | None = None
 ) -> RunReport:
     options = CompactOptions.parse({**CONFIG, "replicas.run": "true", "log.cleaner.driver.threads": "2"})
     with replicating(
-        options, topic, clock=buckets.clock, random=Random(3), metrics=metrics, opener=buckets.open
+        options, topics, clock=buckets.clock, random=Random(3), metrics=metrics, opener=buckets.open
     ) as replicate:
         return job(buckets.stores["b"], buckets.clock, replicate=replicate).once()
 
@@ -297,7 +297,7 @@ def test_a_runs_cleaning_is_at_the_replica_when_the_run_ends() -> None:
     assert read_all(buckets.stores["bucket-eu"], replica_of(buckets)) == []
     sink.session.refresh()
     sink.append([record(2, "b", "1")])
-    run_with_replicas(buckets, topic="other")
+    run_with_replicas(buckets, topics=frozenset({"other", "third"}))
     assert replica_of(buckets).next_offset == 2
     run_with_replicas(buckets)
     assert replica_of(buckets).next_offset == 3
