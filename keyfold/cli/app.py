@@ -112,9 +112,9 @@ def _unusable(name: str, reason: str) -> click.Command:
 _EPILOG = """The --help of every command has an example. To complete commands and options with TAB:
 
 \b
-    bash    eval "$(_KEYFOLD_COMPLETE=bash_source keyfold)"      in ~/.bashrc
-    zsh     eval "$(_KEYFOLD_COMPLETE=zsh_source keyfold)"       in ~/.zshrc
-    fish    _KEYFOLD_COMPLETE=fish_source keyfold | source       in ~/.config/fish/completions/keyfold.fish
+    in ~/.bashrc    eval "$(_KEYFOLD_COMPLETE=bash_source keyfold)"
+    in ~/.zshrc     eval "$(_KEYFOLD_COMPLETE=zsh_source keyfold)"
+    in fish         _KEYFOLD_COMPLETE=fish_source keyfold | source
 """
 
 
@@ -131,7 +131,7 @@ def cli() -> None:
     Examples:
         keyfold log list s3://bucket/topics
         keyfold log cat s3://bucket/topics users --latest --json
-    \b
+
     Endpoint, region and credentials come from the usual AWS variables (AWS_ENDPOINT_URL, AWS_REGION,
     AWS_ACCESS_KEY_ID, ...), or from the configuration file of a command.
     """  # noqa: D301 - click wants the character

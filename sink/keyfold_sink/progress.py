@@ -110,7 +110,8 @@ class SinkProgress:
     ) -> None:
         if self._live.is_started:
             self._live.stop()
-            self.say(self.result())
+            if error is None or self._totals.records:
+                self.say(self.result())
 
     def say(self, *lines: str) -> None:
         """Print lines above the view, if it is shown. May be called by many threads."""
@@ -202,6 +203,8 @@ def _assigned(tasks: Sequence[TaskStatus]) -> str:
         for part in task.partitions:
             by_topic.setdefault(part.topic, set()).add(part.partition)
     count = sum(map(len, by_topic.values()))
+    if not tasks:
+        return "no task runs"
     if not count:
         states = names_text(sorted({task.state.value for task in tasks} - {RunState.RUNNING.value}))
         return f"no partitions assigned ({states})" if states else "no partitions assigned"

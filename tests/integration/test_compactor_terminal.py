@@ -91,7 +91,7 @@ def test_a_start_that_fails_shows_what_spark_printed_once(tmp_path: Path, locati
     fill(location, 1)
     environment = {"KEYFOLD_TEST_START": "[JAVA_GATEWAY_EXITED] Java gateway process exited"}
     with at_terminal(
-        tmp_path, *HERE, "run", config(tmp_path, location), "--once", environment=environment, columns=200
+        tmp_path, *HERE, "run", config(tmp_path, location), "--once", environment=environment, columns=300
     ) as shown:
         code, lines = shown.ends()
     assert code == 1

@@ -69,7 +69,7 @@ def test_the_view_shows_what_was_read_and_the_commands_control_it(rig: Rig, name
         assert run_here({}, "sink", "pause", "--url", url, "--wait", "120").out == f"{name}: PAUSED\n"
         shown.sees(f"{name}: PAUSED, 2 partitions")
         assert run_here({}, "sink", "stop", "--url", url, "--wait", "120").out == f"{name}: STOPPED\n"
-        shown.sees(f"{name}: no partitions assigned")
+        shown.sees(f"{name}: no task runs")
         shown.terminal.press(CTRL_C)
         code, lines = shown.ends()
         assert b"\x1b[?25l" not in shown.raw, "the cursor was never hidden"

@@ -64,8 +64,10 @@ def error_lines(report: RunReport) -> Iterator[str]:
             continue
         why = {"": part.why, "retention failed: ": part.expired.error, "deletion failed: ": part.gc_error}
         yield from _error(str(part.place), "; ".join(f"{what}{text}" for what, text in why.items() if text))
-    if failed:
+    if len(failed) > len(by_spark):
         yield "hint: the next run tries again; `keyfold log verify` says whether a log is damaged"
+    elif failed:
+        yield "hint: the next run tries again"
 
 
 def _error(what: str, why: str) -> Iterator[str]:

@@ -163,7 +163,7 @@ def _gain_text(found: Gain) -> str:
     """Name what is an estimate and what is a bound."""
     if found.records is None or found.size_bytes is None:
         text = f"at most {count_text(found.records_max, 'record')} of {size_text(found.bytes_max)}"
-        return f"{text} (without an estimate before the first pass; --exact counts them)"
+        return f"{text} (no estimate before the first pass; --exact counts them)"
     if found.is_exact:
         return f"{count_text(found.records, 'record')}, about {size_text(found.size_bytes)}"
     return (

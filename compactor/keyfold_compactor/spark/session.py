@@ -50,8 +50,8 @@ class SparkStartFailed(KeyfoldError):
     def __init__(self, cause: str, printed: Sequence[str]) -> None:
         super().__init__(
             f"Spark could not start: {cause}",
-            hint="check JAVA_HOME, `spark.*` of the configuration, --master and --conf; or clean without Java and Spark: "
-            "--engine local",
+            hint="check JAVA_HOME, `spark.*` of the configuration, --master and --conf; or clean without Java and "
+            "Spark: --engine local",
         )
         self.printed = tuple(printed)
 
@@ -226,7 +226,7 @@ def _cause(error: Exception) -> str:
     """Return what an error of pyspark says, in one line: for an error of Java, that of the Java exception."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     of_java = next((line[2:] for line in lines if line.startswith(": ")), "")
-    return of_java or (lines[0] if lines else type(error).__name__)
+    return (of_java or (lines[0] if lines else type(error).__name__)).rstrip(".")
 
 
 def _started(conf: SparkConf) -> SparkSession:

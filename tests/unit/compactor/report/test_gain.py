@@ -87,7 +87,7 @@ def test_a_plan_shows_bounds_estimates_and_exact_figures() -> None:
     store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
     looks = job(store, clock).review()
     for found, expected in (
-        (Gain(None, None, 1, 2_048), "frees: at most 1 record of 2.0 KiB (without an estimate"),
+        (Gain(None, None, 1, 2_048), "frees: at most 1 record of 2.0 KiB (no estimate"),
         (
             Gain(900, 2_048, 1_000, 4_096),
             "frees: about 900 records, 2.0 KiB (estimated from earlier passes; at most 1,000 records)",

@@ -87,7 +87,7 @@ def test_the_view_moves_with_the_clock() -> None:
 
 
 def test_without_partitions_the_state_of_the_tasks_is_said() -> None:
-    assert view()[0] == "users: no partitions assigned, 0.0 s"
+    assert view()[0] == "users: no task runs, 0.0 s"
     joining = (TaskStatus(0, RunState.UNASSIGNED), TaskStatus(1, RunState.RUNNING))
     assert view(*joining)[0] == "users: no partitions assigned (UNASSIGNED), 0.0 s"
 
