@@ -6,7 +6,7 @@ connection_checks   `keyfold sink validate --connect`: try what a configuration 
 task                one task: its main loop, reports, backpressure and flushes
 rest                the REST API, which calls a `control`
 validate            record validation, the Schema Registry, rejected records and dead letters
-control, progress   the interface between REST and a sink; the progress line at a terminal
+control, progress   the interface between REST and a sink; what `sink run` shows at a terminal
 group               the consumer group: assigned partitions, claims, fetching
 write               one partition's writer: segments, uploads and commits
 kafka, metrics      Kafka clients and their requests; the sink's metrics
