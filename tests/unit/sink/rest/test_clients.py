@@ -1,12 +1,15 @@
-"""Third-party clients of Connect's REST API against the sink's, over a socket."""
+"""Third-party clients of Connect's REST API, and a command line for it, against the sink's, over a socket."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
 import requests
+from click.testing import CliRunner
 from kafka_connect import KafkaConnect
+from kafka_connect.cli import cli as kc
 from kafka_connect_api.errors import ConnectApiException, GenericNotFound, GenericUnauthorized
 from kafka_connect_api.kafka_connect_api import Api, Cluster
 
@@ -118,3 +121,20 @@ def test_clients_with_basic_authentication_send_the_token_as_password() -> None:
             KafkaConnect(url=url, auth="anyone:wrong").list_connectors()
         with pytest.raises(GenericUnauthorized):
             Cluster(Api(url=url)).get()
+
+
+def test_the_command_kc_shows_and_runs_a_connector(url: str, service: FakeService) -> None:
+    def run(*words: str) -> str:
+        done = CliRunner().invoke(kc, ["--url", url, *words])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    assert "users" in run("list")
+    assert json.loads(run("status", "users"))["connector"]["state"] == "RUNNING"
+    assert json.loads(run("config", "users")) == CONFIG
+    assert json.loads(run("task-status", "users", "1"))["trace"] == "boom"
+    assert "orders" in run("list-topics", "users")
+    assert "KeyfoldSinkConnector" in run("list-plugins")
+    for words in (("pause", "users"), ("resume", "users"), ("restart", "users"), ("restart-task", "users", "1")):
+        run(*words)
+    assert service.calls == ["pause", "resume", ("restart", False, False), ("restart task", 1)]
