@@ -194,7 +194,7 @@ def test_the_report_as_text_says_what_happened() -> None:
     store, _ = memory_log([record(0, "a", "1"), record(1, "a", None)], clock=clock)
     report = job(store, clock).once()
     first = "\n".join(text_lines(report, is_verbose=True))
-    assert "users-0: 2 -> 1 records (1 superseded, 0 tombstones purged, 1 marked, 1 kept)" in first
+    assert "users-0: 2 -> 1 record (1 superseded, 0 tombstones purged, 1 marked, 1 kept)" in first
     whole, run = text_lines(report)
     assert whole.startswith("users: 1 cleaned; 1 record removed, ")
     assert run.startswith("1 partition in ")
