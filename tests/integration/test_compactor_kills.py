@@ -10,6 +10,7 @@ from tests.support.compact_storm import storm
 from tests.support.moto import LocalS3Process
 
 
+@pytest.mark.full
 def test_a_local_compactor_killed_three_times_leaves_the_log_sound(tmp_path: Path) -> None:
     with LocalS3Process() as s3:
         s3.create_bucket("storm")

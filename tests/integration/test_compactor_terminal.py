@@ -161,6 +161,7 @@ def test_sixty_columns_break_no_word(tmp_path: Path, location: S3Location) -> No
         assert all(after.startswith(("    ", "error", "hint", "users")) for after in follows), lines
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {"NO_COLOR": "1", "TERM": "dumb"}])
 def test_no_colours_where_none_are_wanted(tmp_path: Path, location: S3Location, environment: dict[str, str]) -> None:
     fill(location)

@@ -82,6 +82,7 @@ def test_the_view_shows_what_was_read_and_the_commands_control_it(rig: Rig, name
     assert rig.prove(name, 2) == RECORDS
 
 
+@pytest.mark.full
 def test_sixty_columns_cut_lines_and_break_none(rig: Rig, name: str) -> None:
     config = str(rig.config(name, **KEYS))
     environment = {**rig.s3.environment, "NO_COLOR": "1"}
@@ -148,6 +149,7 @@ def test_a_pipe_gets_the_start_and_the_result_as_events(rig: Rig, name: str) -> 
     assert said[-1]["records"] == 0, "also when nothing was due"
 
 
+@pytest.mark.full
 def test_a_terminal_that_cannot_move_its_cursor_gets_events(rig: Rig, name: str) -> None:
     config = str(rig.config(name, **KEYS))
     environment = {**rig.s3.environment, "TERM": "dumb"}

@@ -49,6 +49,7 @@ def filled(clock: ManualClock) -> tuple[MemoryStore, dict[Place, Expected]]:
     return store, expected
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("map_bytes", [None, 1], ids=["whole", "in steps"])
 @pytest.mark.parametrize("is_single_stage", [False, True])
 def test_two_passes_in_threads_leave_the_dicts_records(

@@ -281,6 +281,45 @@ def test_demoting_reports_what_would_be_lost(keyfold: Keyfold, made: MadeLog) ->
     assert keyfold("demote", SOURCE, "--to-replica-of", REPLICA)[0].startswith("users-0: demoted")
 
 
+@pytest.mark.sharded
+@pytest.mark.parametrize(
+    "kind", [FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER, FaultKind.CRASH_LATE, FaultKind.LOST_ANSWER]
+)
+@pytest.mark.parametrize("step", ["fail-over", "demotion"])
+def test_an_interrupted_fail_over_or_demotion_can_be_continued(
+    capsys: pytest.CaptureFixture[str], step: str, kind: FaultKind
+) -> None:
+    """Killed at each write in turn: the same command, run again, ends it, and no side has a record that is not its."""
+    fail_over = ("promote", REPLICA, "--force")
+    demotion = ("demote", SOURCE, "--to-replica-of", REPLICA, "--discard")
+    bucket, words = ("dr", fail_over) if step == "fail-over" else ("log", demotion)
+    for number in range(1, 100):
+        buckets = Buckets()
+        keyfold = Keyfold(buckets, capsys)
+        followed(keyfold)
+        buckets.away.add("log")
+        if step == "demotion":
+            keyfold(*fail_over)
+            buckets.away.clear()
+        store = buckets[bucket]
+        store.add(_nth_write(number, kind))
+        seen = len(store.calls)
+        try:
+            keyfold(*words)
+        except (SimulatedCrash, AssertionError):
+            buckets.restart()
+            keyfold(*words)
+        new = manifest(buckets, "dr")
+        assert (new.replica, len(new.lineage)) == (None, 1), f"{kind} at write {number}"
+        assert [record.offset for record in read(buckets, "dr")] == [0, 1, 2]
+        if step == "demotion":
+            assert manifest(buckets, "log").is_replica
+        if sum(call.operation == "put" for call in store.calls[seen:]) < number:
+            assert number > 1
+            return
+    raise AssertionError("neither has a hundred writes")
+
+
 def test_an_old_source_without_extra_records_is_demoted_immediately(keyfold: Keyfold) -> None:
     made_log(keyfold.buckets)
     keyfold("add", SOURCE, "dr", "--to", REPLICA)
