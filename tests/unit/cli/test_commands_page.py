@@ -5,32 +5,12 @@ from __future__ import annotations
 import re
 
 import click
-import pytest
 
-from keyfold.cli.app import _add_commands, cli
+from keyfold.cli.app import cli
 from keyfold.runtime.log_level import LEVEL_VARIABLE
 from tests.support.root import ROOT
-from tests.unit.cli.test_app import commands_of
 
 PAGE = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
-
-
-@pytest.fixture(scope="module")
-def commands() -> dict[str, click.Command]:
-    _add_commands()
-    context = click.Context(cli)
-    found: dict[str, click.Command] = {}
-    for name in cli.list_commands(context):
-        group = cli.get_command(context, name)
-        assert group is not None
-        for words in commands_of(group, (name,)):
-            command = group
-            for word in words[1:]:
-                assert isinstance(command, click.Group)
-                command = command.commands[word]
-            if not isinstance(command, click.Group):
-                found[" ".join(words)] = command
-    return found
 
 
 def test_the_table_has_every_command_once(commands: dict[str, click.Command]) -> None:

@@ -14,8 +14,6 @@ import click
 import pytest
 
 import keyfold
-from keyfold.cli.app import _add_commands, cli
-from tests.unit.cli.test_app import commands_of
 
 ROOT = Path(keyfold.__file__).parents[1]
 CLI_FOLDERS = (
@@ -77,24 +75,10 @@ DIFFERENT: Mapping[tuple[str, str], str] = {
 }
 
 
-@pytest.fixture(scope="module")
-def options() -> dict[str, list[click.Option]]:
+@pytest.fixture
+def options(commands: dict[str, click.Command]) -> dict[str, list[click.Option]]:
     """The options of each command."""
-    _add_commands()
-    context = click.Context(cli)
-    found: dict[str, list[click.Option]] = {}
-    for name in cli.list_commands(context):
-        group = cli.get_command(context, name)
-        assert group is not None
-        for words in commands_of(group, (name,)):
-            command = group
-            for word in words[1:]:
-                assert isinstance(command, click.Group)
-                command = command.commands[word]
-            if not isinstance(command, click.Group):
-                found[" ".join(words)] = [p for p in command.params if isinstance(p, click.Option)]
-    assert len(found) > 20
-    return found
+    return {name: [p for p in one.params if isinstance(p, click.Option)] for name, one in commands.items()}
 
 
 def name_of(option: click.Option) -> str:
