@@ -330,7 +330,9 @@ def _young_round(lab: Lab, pairs: Sequence[Pair]) -> None:
         p.feed(records[cut:])
     for lag_ms in (DAY_MS, 0):
         ends = {p.topic: young_base[p.topic] if lag_ms else p.active_base for p in pairs}
-        lab.set({p.topic: {"min.compaction.lag.ms": str(lag_ms), "min.cleanable.dirty.ratio": "0"} for p in pairs})
+        # One after the other: a cleaner that has just looked up how far it may clean reads the ratio a moment later.
+        lab.set({p.topic: {"min.compaction.lag.ms": str(lag_ms)} for p in pairs})
+        lab.set({p.topic: {"min.cleanable.dirty.ratio": "0"} for p in pairs})
         lab.wait_for_passes(ends)
         left, offsets = lab.read({p.topic: 0 for p in pairs}), lab.ends(p.topic for p in pairs)
         for p in pairs:
