@@ -14,6 +14,7 @@ names, because a server outlives the test that uses it.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import uuid
@@ -45,14 +46,11 @@ settings.load_profile("keyfold")
 
 MakeTopic = Callable[..., str]
 
-SLOW_FOLDERS = frozenset({"integration", "model", "property"})
-"""Their files take up to minutes; thousands of unit tests fill what is left between them."""
 
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start slow files first: a file of minutes that starts last would leave the other workers idle."""
-    items.sort(key=lambda item: SLOW_FOLDERS.isdisjoint(item.path.parts))
+def pytest_collection_finish() -> None:
+    """Exempt modules and collected tests, which live as long as the run, from garbage collections."""
+    gc.collect()
+    gc.freeze()
 
 
 def fresh(prefix: str) -> str:
