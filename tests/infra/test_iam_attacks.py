@@ -214,6 +214,7 @@ def works(attack: Callable[[], object]) -> bool:
     return True
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("service", CAN)
 def test_a_compromised_service_can_do_exactly_what_the_page_lists(
     service: str, s3: IamS3, stage: Callable[[], Stage]

@@ -48,6 +48,7 @@ def is_running(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
+@pytest.mark.full
 def test_workers_of_a_run_share_a_broker_that_ends_with_the_last_worker(
     tmp_path: Path,
 ) -> None:

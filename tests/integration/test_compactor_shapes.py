@@ -56,6 +56,7 @@ def same(executor: Executor) -> Executor:
     return executor
 
 
+@pytest.mark.full
 def test_two_passes_leave_the_dicts_records_if_one_task_maps_a_log(
     spark: Any, location: S3Location, store: S3Store
 ) -> None:

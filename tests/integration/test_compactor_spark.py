@@ -262,6 +262,7 @@ def without_master(path: Path) -> Path:
     return path
 
 
+@pytest.mark.full
 def test_spark_submit_runs_the_script_with_its_own_settings(
     location: S3Location, store: S3Store, tmp_path: Path
 ) -> None:

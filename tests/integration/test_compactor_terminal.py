@@ -194,6 +194,7 @@ def test_a_pipe_gets_whole_lines_and_events_without_escape_codes(tmp_path: Path,
     assert all("timestamp" in event for event in events)
 
 
+@pytest.mark.full
 @pytest.mark.spark
 @pytest.mark.any_spark
 def test_a_real_start_of_spark_shows_no_line_of_its_jvm(tmp_path: Path, location: S3Location) -> None:

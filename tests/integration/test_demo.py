@@ -163,7 +163,7 @@ def test_without_a_terminal_and_with_a_proxy_the_demo_prints_plain_lines(tmp_pat
     [
         ("Find Java", "kafka.Kafka", signal.SIGTERM),  # the broker is starting
         pytest.param("Start a Kafka broker", "", signal.SIGINT, marks=pytest.mark.full),
-        ("Load", "sink run", signal.SIGINT),
+        pytest.param("Load", "sink run", signal.SIGINT, marks=pytest.mark.full),
         pytest.param("Sink the topic", "org.apache.spark", signal.SIGINT, marks=pytest.mark.full),
     ],
 )

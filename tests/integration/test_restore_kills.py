@@ -106,6 +106,7 @@ def bare(records: list[Record]) -> list[Record]:
     return [replace(r, offset=0, leader_epoch=0) for r in records]
 
 
+@pytest.mark.full
 def test_a_restore_killed_repeatedly_neither_repeats_nor_loses_a_record(
     rig: Rig, store: S3Store, topic: MakeTopic
 ) -> None:

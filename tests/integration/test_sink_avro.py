@@ -96,6 +96,7 @@ def test_a_segment_may_have_several_versions_of_a_schema_and_all_are_archived(
     ), "each is asked for once"
 
 
+@pytest.mark.full
 def test_an_unreachable_registry_blocks_only_its_own_partitions(
     rig: Rig, topic: MakeTopic, registry: StubRegistry
 ) -> None:

@@ -27,6 +27,7 @@ def rig(broker: KafkaBroker, local_s3: LocalS3Process, bucket: str, tmp_path: Pa
     return Rig(broker, local_s3, bucket, tmp_path)
 
 
+@pytest.mark.full
 def test_a_repeatedly_killed_sink_loses_nothing_and_repeats_nothing(rig: Rig, topic: MakeTopic) -> None:
     name = topic(partitions=3, config=FOREVER)
     random = Random(7)
@@ -110,6 +111,7 @@ def test_tasks_max_runs_several_processes_of_one_group(rig: Rig, topic: MakeTopi
         assert sink.end() == 0
 
 
+@pytest.mark.full
 def test_a_store_that_is_busy_and_loses_answers_is_awaited(
     rig: Rig, topic: MakeTopic, local_s3: LocalS3Process
 ) -> None:

@@ -43,6 +43,7 @@ def test_idle_partitions_cost_no_requests(rig: Rig, topic: MakeTopic, local_s3: 
     print(hot_among_idle(rig, local_s3, hot, idle, 100, seconds=4))
 
 
+@pytest.mark.full
 def test_records_of_twenty_megabytes(rig: Rig, topic: MakeTopic) -> None:
     name = topic(config={**FOREVER, "max.message.bytes": str(24 * MIB)})
     print(large_records(rig, name, count=4, size_bytes=20_000_000, buffer_memory=128 * MIB))

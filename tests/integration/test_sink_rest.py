@@ -125,6 +125,7 @@ def _without_the_token(url: str, other_url: str) -> None:
         assert get(f"{address}/health").json()["status"] == "healthy"
 
 
+@pytest.mark.full
 def test_revoked_rights_are_awaited_and_reported(rig: Rig, topic: MakeTopic, local_s3: LocalS3Process) -> None:
     """A bucket refuses everything, as with expired credentials: a starting task waits too."""
     name = topic(config={"retention.ms": "-1"})

@@ -165,6 +165,7 @@ def test_validate_connects_and_finds_no_mistake(
     assert said.splitlines()[0] == f"ok: sink {topic}, topics {topic}, to s3://{rig.bucket}/topics"
 
 
+@pytest.mark.full
 @pytest.mark.sharded
 @pytest.mark.parametrize(
     ("keys", "key", "says"),

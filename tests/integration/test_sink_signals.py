@@ -125,7 +125,7 @@ def test_sigterm_to_only_the_worker_commits_pending_records(rig: Rig, topic: Mak
     assert rig.prove(name, PARTITIONS) == RECORDS
 
 
-@pytest.mark.sharded
+@pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_the_process_group_acts_as_one_to_the_worker(
     rig: Rig, topic: MakeTopic, number: signal.Signals

@@ -65,6 +65,7 @@ def test_a_session_with_s3a_reads_through_it(url: str, tmp_path: Path) -> None:
     assert json.loads(answer.stdout) == {"root": url.replace("s3:", "s3a:").removesuffix("/topics"), **expected(url)}
 
 
+@pytest.mark.full
 @pytest.mark.any_spark
 def test_a_session_without_a_file_system_reads_through_keyfold(
     spark: SparkSession, local_s3: LocalS3Process, url: str

@@ -17,6 +17,7 @@ from tests.support.bare_install import COMMANDS, LIBRARIES_OF_EXTRAS, Scene, fin
 from tests.support.moto import LocalS3Process
 
 
+@pytest.mark.full
 def test_without_extras_everything_works_or_names_its_extra(local_s3: LocalS3Process, tmp_path: Path) -> None:
     scene = Scene.make(local_s3, f"bare-{uuid4().hex[:12]}", tmp_path)
     assert findings(sys.executable, scene, hidden=LIBRARIES_OF_EXTRAS) == []

@@ -106,6 +106,7 @@ PROPER: dict[str, Callable[[], tuple[Json, Json, list[bytes | None]]]] = {
 }
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("name", PROPER)
 @pytest.mark.parametrize("is_slow", [False, True])
 def test_a_wide_column_is_decoded_in_parts(bounded: Bounded, name: str, is_slow: bool) -> None:
@@ -135,6 +136,7 @@ TOO_WIDE: dict[str, Callable[[], tuple[Json, Json, list[bytes | None]]]] = {
 }
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("name", TOO_WIDE)
 @pytest.mark.parametrize("is_slow", [False, True])
 def test_a_row_that_is_too_wide_is_a_mismatch_and_affects_no_other_row(
