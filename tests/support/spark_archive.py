@@ -3,7 +3,7 @@
     python -m tests.support.spark_archive       what `make` does before tests: write the archive if there is none
     jvm_option(default_cache())                 what a JVM needs to use it, or nothing where there is no archive
 
-Half of what a start of Spark costs is reading its classes. Tests start Spark dozens of times, and with the archive a
+A third of what a start of Spark costs is reading its classes. Tests start Spark dozens of times, and with the archive a
 start takes 9 seconds of CPU instead of 12. A JVM compares the archive with itself and its jars, and does without if
 they differ. The archive's name has what it was made from, so that other jars or another Java get another one.
 """
@@ -52,8 +52,13 @@ def make(cache: Path) -> None:
         written = f"-XX:ArchiveClassesAtExit={unfinished} -Xlog:cds=off -Xlog:cds+dynamic=off {QUICK_JVM}"
         environment = {**os.environ, "SPARK_SUBMIT_OPTS": written, "SPARK_LAUNCHER_OPTS": QUICK_JVM}
         command = [sys.executable, "-m", "tests.support.spark_archive", "--steps"]
-        subprocess.run(command, env=environment, check=True, timeout=_STEPS_TIMEOUT_S)
-        unfinished.rename(archive)
+        answer = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=_STEPS_TIMEOUT_S, check=False
+        )
+        if answer.returncode == 0 and unfinished.is_file():
+            unfinished.rename(archive)
+        else:  # a Java without class data sharing, for instance
+            print(f"tests start Spark without an archive of its classes:\n{answer.stderr[-500:]}", file=sys.stderr)
 
 
 def steps() -> None:
