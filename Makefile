@@ -39,7 +39,7 @@ SITE := .cache/site
 PIP_HASHED := -m pip --disable-pip-version-check install --quiet --require-hashes --no-build-isolation
 PIP_PROJECT := -m pip --disable-pip-version-check install --quiet --no-deps --no-build-isolation
 
-.PHONY: help venv java go go-programs jars spark-classes demo test test-durations test-full test-rest mutants test-spark test-kube test-python images-try compose-try soak lint lint-style lint-types lint-imports lint-tidy bench docs site pictures dist pins audit clean clean-all
+.PHONY: help venv java go go-programs jars demo test test-durations test-full test-rest mutants test-spark test-kube test-python images-try compose-try soak lint lint-style lint-types lint-imports lint-tidy bench docs site pictures dist pins audit clean clean-all
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -67,28 +67,25 @@ go:
 jars: java $(STAMP)
 	@$(PY) -m keyfold_demo.java
 
-spark-classes: jars
-	@$(PY) -m tests.support.spark_archive
-
 demo: jars ## The whole story on this machine: Kafka, S3 and Spark on loopback
 	@.venv/bin/keyfold demo
 
-test: spark-classes ## Every kind of test in minutes; of tests that enumerate faults and seeds one share of eight
+test: jars ## Every kind of test in minutes; of tests that enumerate faults and seeds one share of eight
 	$(PYTEST) $(PARALLEL) --tier test --share $(SHARE) $(ARGS)
 
 test-durations: ## The same, and seconds for each file and each fixture's set-up at the end
 	@$(MAKE) --no-print-directory test ARGS="-p tests.support.durations --durations=20 $(ARGS)"
 
-test-full: go spark-classes go-programs ## All tests but soaks: every fault and seed, versitygw, Helm, promtool
+test-full: java go jars go-programs ## All tests but soaks: every fault and seed, versitygw, Helm, promtool
 	$(PYTEST) $(PARALLEL) --tier full $(ARGS)
 
-test-rest: go spark-classes go-programs ## What `make test` with the same SHARE leaves out of `make test-full`
+test-rest: java go jars go-programs ## What `make test` with the same SHARE leaves out of `make test-full`
 	$(PYTEST) $(PARALLEL) --tier rest --share $(SHARE) $(ARGS)
 
 go-programs: go $(STAMP)
 	@$(PY) -m tests.support.go_program versitygw helm promtool
 
-mutants: spark-classes ## Plant each bug of tests/mutants, and say which test notices it: make mutants ARGS="--only log/*"
+mutants: jars ## Plant each bug of tests/mutants, and say which test notices it: make mutants ARGS="--only log/*"
 	@$(PY) -m tests.support.mutants --workers $(WORKERS) $(ARGS)
 
 test-spark: java $(SPARK_VENV)/.installed ## The compactor's Spark tests with another Spark: make test-spark SPARK=4.0.5

@@ -23,7 +23,6 @@ from typing import Final, Self
 from keyfold_compactor.spark.code_zip import write_for_submit
 from keyfold_demo.children import death_with_parent, end, free_port
 from keyfold_demo.java import QUICK_JVM
-from tests.support.quick_starts import submit_options
 
 READY_S: Final = 90.0
 EXECUTOR: Final = "CoarseGrainedExecutorBackend"
@@ -59,7 +58,7 @@ def clean_environment(python: Path, extra: Mapping[str, str] | None = None) -> d
         "SPARK_PUBLIC_DNS": "127.0.0.1",
         "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM,
         "SPARK_LAUNCHER_OPTS": QUICK_JVM,
-        "SPARK_SUBMIT_OPTS": submit_options(),
+        "SPARK_SUBMIT_OPTS": QUICK_JVM,
         "PYSPARK_PYTHON": str(python),
         "AWS_CONFIG_FILE": "/dev/null",
         "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
