@@ -166,7 +166,6 @@ def test_validate_connects_and_finds_no_mistake(
 
 
 @pytest.mark.full
-@pytest.mark.sharded
 @pytest.mark.parametrize(
     ("keys", "key", "says"),
     [
