@@ -133,9 +133,18 @@ def _states(
                 carried -= 1
                 yield signs.garbage
                 continue
-        middle = (cell.first + cell.last) // 2
-        is_end = number == len(cells) - 1 and cell.last >= dirty  # a small dirty part is visible too
-        yield signs.dirty if middle >= dirty or is_end else signs.clean
+        yield (
+            signs.dirty
+            if _is_dirty(cell, dirty, is_first=number == 0, is_last=number == len(cells) - 1)
+            else signs.clean
+        )
+
+
+def _is_dirty(cell: _Cell, dirty: int, *, is_first: bool, is_last: bool) -> bool:
+    """Return whether most segments of a cell are dirty. The cells at both ends show a small part too."""
+    if is_first and dirty > 0:
+        return False
+    return cell.last >= dirty if is_last else (cell.first + cell.last) // 2 >= dirty
 
 
 def _drawn(cells: Sequence[_Cell], signs_of_cells: Iterator[str] | Sequence[str], signs: StripSigns) -> str:

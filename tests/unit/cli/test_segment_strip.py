@@ -43,11 +43,13 @@ def test_a_small_segment_has_a_cell() -> None:
     assert strip == f"|{'#' * 14}|#|=|"
 
 
-def test_a_cell_of_many_segments_has_no_border_and_a_small_dirty_part_is_visible() -> None:
+def test_a_cell_of_many_segments_has_no_border_and_small_parts_are_visible() -> None:
     strip = drawn(manifest_of(segments(*[1000] * 999, 1), dirty=999), width=40)[0]
     assert strip == f"|{'#' * 37}=|"
     strip = drawn(manifest_of(segments(*[1000] * 1000), dirty=500), width=42)[0]
     assert strip == f"|{'#' * 20}{'=' * 20}|"
+    strip = drawn(manifest_of(segments(*[1] * 99, 10**6), dirty=1), width=42)[0]
+    assert strip == f"|#{'=' * 39}|", "a small clean part is visible, too"
 
 
 def test_garbage_takes_its_share() -> None:
