@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -130,11 +131,22 @@ class Shown:
         wait_for(is_there, f"{text!r} among {self.raw!r}")
 
     def ends(self) -> tuple[int, list[str]]:
-        code = self.terminal.process.wait(WAIT_TIMEOUT_S)
+        """Return the exit code and the screen. Fails with all that was shown, and stacks of Python, if it stays."""
+        try:
+            code = self.terminal.process.wait(WAIT_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.terminal.process.send_signal(signal.SIGABRT)  # makes Python write its stacks
+            self.terminal.process.wait()
+            self._wait_for_reader()
+            shown = self.raw.decode(errors="replace")
+            raise AssertionError(f"the command did not end in {WAIT_TIMEOUT_S:g} s; it showed\n{shown}") from None
+        self._wait_for_reader()
+        return code, self.lines
+
+    def _wait_for_reader(self) -> None:
         size = -1
         while size != (size := len(self.raw)):  # the reader of the terminal may be behind
             time.sleep(0.2)
-        return code, self.lines
 
 
 @contextmanager
@@ -142,7 +154,7 @@ def at_terminal(
     folder: Path, *arguments: str, columns: int = 80, environment: Mapping[str, str] | None = None
 ) -> Iterator[Shown]:
     file = folder / "shown"
-    variables = {**os.environ, "TERM": "xterm", **(environment or {})}
+    variables = {**os.environ, "TERM": "xterm", "PYTHONFAULTHANDLER": "1", **(environment or {})}
     variables.pop("COLUMNS", None)
     with Terminal([sys.executable, *arguments], variables, file, columns=columns) as terminal:
         try:
