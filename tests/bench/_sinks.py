@@ -18,6 +18,11 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
+from keyfold.log.avro import StoredBlock, read_blocks
+from keyfold.log.codec import DEFAULT_CODEC, Codec, open_codec
+from keyfold.log.names import SEGMENT_SUFFIX
+from keyfold.runtime.buffers import Bytes
+from keyfold.store.location import open_location
 from tests.support.kafka import KafkaBroker, Row, produce_all
 
 FEW_OF: Final = 1000
@@ -58,6 +63,9 @@ class Cost:
 
     cpu_s: float
     wall_s: float
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.cpu_s + other.cpu_s, self.wall_s + other.wall_s)
 
     def __sub__(self, other: Cost) -> Cost:
         return Cost(self.cpu_s - other.cpu_s, self.wall_s - other.wall_s)
@@ -150,6 +158,16 @@ class Ground:
         few = self._kept(what, lambda: self._sink(f"{topic}-few", tasks, keys))
         return self._sink(topic, tasks, keys) - few
 
+    def compression(self, topic: str) -> Cost:
+        """Compress the blocks of the newest run of the sink once more, in one thread and with nothing else."""
+        codec, store = open_codec(DEFAULT_CODEC), open_location(self.store.location("bench"))
+        cost = Cost(0.0, 0.0)
+        for found in store.list(f"bench-{self._number}/{topic}/"):
+            if found.key.endswith(SEGMENT_SUFFIX) and not found.key.rsplit("/", 1)[1].startswith("_"):
+                blocks = [block for block in read_blocks(store.get(found.key).data) if isinstance(block, StoredBlock)]
+                cost += _compressed(codec, [codec.decompress(block.payload) for block in blocks])
+        return cost
+
     def _kept(self, what: str, ask: Callable[[], Cost]) -> Cost:
         """The cheaper of two runs: what starting costs is asked for once."""
         if what not in self._starts:
@@ -179,6 +197,13 @@ class Ground:
             "store.url": self.store.url,
             **{key.replace("_", "."): str(value) for key, value in keys.items()},
         }
+
+
+def _compressed(codec: Codec, blocks: list[Bytes]) -> Cost:
+    cpu_s, begun = time.process_time(), time.monotonic()
+    for block in blocks:
+        codec.compress(block)
+    return Cost(time.process_time() - cpu_s, time.monotonic() - begun)
 
 
 def _few(count: int) -> int:

@@ -1,7 +1,8 @@
 """What the sink costs over a bare consume loop.
 
     sizes        values of 20, 211, 1,000 and 100,000 bytes: CPU per record of a loop over `consume(10000)` that touches
-                 every field, and of the whole sink, from broker to committed segments with indexes
+                 every field, of compressing the blocks of the segments, and of the whole sink, from broker to committed
+                 segments with indexes. Loop and compression are the floor: no sink can cost less than both
     tasks        1, 2 and 4 tasks beside as many loops, 4 partitions
     converters   what the checks of each converter add (alone, and by the size of values: bench_convert)
     peers        a sink of Kafka Connect on the same kind of records (its figures were taken once, elsewhere)
@@ -68,15 +69,17 @@ def best(runs: int, *sides: Callable[[], Cost]) -> list[Cost]:
 
 def sizes(ground: Ground, tenth: int, runs: int) -> bool:
     print(f"one partition, one task, keys of {KEY_BYTES} bytes, zstandard; best of {runs}")
-    print("   value bytes     loop µs   sink µs   ratio     loop/s     sink/s   sink MB/s")
+    print("   value bytes     loop µs compress µs   sink µs   ratio   of floor     loop/s     sink/s   sink MB/s")
     good = True
     for value_bytes, full_count in SIZES:
         count, topic = full_count // tenth, f"size-{value_bytes}"
         ground.fill(topic, count, value_bytes)
         loop, sink = best(runs, partial(ground.loop, topic, count), partial(ground.sink, topic))
+        codec = ground.compression(topic)
         ratio = sink.cpu_s / loop.cpu_s
         print(
-            f"    {value_bytes:>10,}  {loop.cpu_us(count):10.2f}{sink.cpu_us(count):10.2f}{ratio:8.2f}"
+            f"    {value_bytes:>10,}  {loop.cpu_us(count):10.2f}{codec.cpu_us(count):12.2f}{sink.cpu_us(count):10.2f}"
+            f"{ratio:8.2f}{sink.cpu_s / (loop + codec).cpu_s:11.2f}"
             f"{loop.per_s(count):11,.0f}{sink.per_s(count):11,.0f}"
             f"{sink.per_s(count) * (value_bytes + KEY_BYTES) / 1e6:12.1f}"
         )
