@@ -133,11 +133,8 @@ def _states(
                 carried -= 1
                 yield signs.garbage
                 continue
-        yield (
-            signs.dirty
-            if _is_dirty(cell, dirty, is_first=number == 0, is_last=number == len(cells) - 1)
-            else signs.clean
-        )
+        is_dirty = _is_dirty(cell, dirty, is_first=number == 0, is_last=number == len(cells) - 1)
+        yield signs.dirty if is_dirty else signs.clean
 
 
 def _is_dirty(cell: _Cell, dirty: int, *, is_first: bool, is_last: bool) -> bool:

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from keyfold.log.avro import StoredBlock, read_blocks
 from keyfold.log.codec import DEFAULT_CODEC, Codec, open_codec
-from keyfold.log.names import SEGMENT_SUFFIX
+from keyfold.log.names import is_segment_name
 from keyfold.runtime.buffers import Bytes
 from keyfold.store.location import open_location
 from tests.support.kafka import KafkaBroker, Row, produce_all
@@ -163,7 +163,7 @@ class Ground:
         codec, store = open_codec(DEFAULT_CODEC), open_location(self.store.location("bench"))
         cost = Cost(0.0, 0.0)
         for found in store.list(f"bench-{self._number}/{topic}/"):
-            if found.key.endswith(SEGMENT_SUFFIX) and not found.key.rsplit("/", 1)[1].startswith("_"):
+            if is_segment_name(found.key.rsplit("/", 1)[1]):
                 blocks = [block for block in read_blocks(store.get(found.key).data) if isinstance(block, StoredBlock)]
                 cost += _compressed(codec, [codec.decompress(block.payload) for block in blocks])
         return cost

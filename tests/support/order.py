@@ -23,5 +23,5 @@ SLOW_FOLDERS: Final = frozenset({"integration", "model", "property"})
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort a run's tests; files of one kind stay in the order by chance that they have."""
+    """Start the longest files first, then the slow folders; within each group the random order stays."""
     items.sort(key=lambda item: (item.path.stem not in LONGEST_FILES, SLOW_FOLDERS.isdisjoint(item.path.parts)))
