@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from random import Random
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from keyfold.errors import KeyfoldError
 from keyfold.kafka.client import BrokerErrors, KafkaError, KafkaException, answer, make_admin
 from keyfold.kafka.errors import KafkaTopicMissing, KafkaUnavailable
+from keyfold.runtime.clock import SystemClock
+from keyfold.runtime.retry import RetryPolicy
 
 from confluent_kafka import IsolationLevel, TopicCollection, TopicPartition  # isort: skip - after `client` has proved it
 from confluent_kafka.admin._config import ConfigResource  # isort: skip
@@ -144,13 +147,18 @@ class KafkaCluster:
         if not numbers:
             return {}
         asked = {TopicPartition(topic, number): spec for number in numbers}
-        futures: dict[TopicPartition, Future[ListOffsetsResultInfo]] = self._admin.list_offsets(
-            asked, isolation_level=isolation, request_timeout=self._timeout_s
-        )
-        return {
-            place.partition: int(self._answer(f"the offsets of {topic}-{place.partition}", future).offset)
-            for place, future in futures.items()
-        }
+
+        def ask() -> dict[int, int]:
+            futures: dict[TopicPartition, Future[ListOffsetsResultInfo]] = self._admin.list_offsets(
+                asked, isolation_level=isolation, request_timeout=self._timeout_s
+            )
+            return {
+                place.partition: int(self._answer(f"the offsets of {topic}-{place.partition}", future).offset)
+                for place, future in futures.items()
+            }
+
+        # The client does not ask again where a broker is still taking over a partition, such as one of a new topic.
+        return RetryPolicy(SystemClock(), Random(), timeout_s=self._timeout_s).repeat(ask)
 
     def _answer(self, what: str, future: Future[T]) -> T:
         try:
@@ -167,8 +175,6 @@ def _topic_id(found: object) -> str:
 
 def wait_for_topic(cluster: KafkaCluster, name: str, partitions: int, *, tries: int = 50) -> TopicFacts:
     """The description of a topic that was just made, once all brokers that are asked know it and its leaders."""
-    from keyfold.runtime.clock import SystemClock
-
     clock = SystemClock()
     for _ in range(tries):
         try:
