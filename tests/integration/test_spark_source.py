@@ -176,6 +176,7 @@ def test_pushed_filters_save_store_requests(spark: SparkSession, server: LocalS3
     assert (found, sum(requests.values())) == ([], 0)
 
 
+@pytest.mark.full
 def test_without_sparks_setting_filters_are_not_pushed_but_still_apply(spark: SparkSession, log: FolderLog) -> None:
     log.fill(0)
     some = [row for row in log.records() if row[1] > 40]

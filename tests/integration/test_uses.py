@@ -145,7 +145,7 @@ QUICK = {
 }
 
 
-@pytest.mark.sharded
+@pytest.mark.full
 @pytest.mark.kafka
 @pytest.mark.spark
 @pytest.mark.parametrize("page", QUICK)

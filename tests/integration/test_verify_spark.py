@@ -98,6 +98,7 @@ def both(spark: SparkSession, store: S3Store, logs: list[MadeLog]) -> list[Verif
     return there
 
 
+@pytest.mark.full
 def test_spark_reports_what_the_command_reports(spark: SparkSession, store: S3Store, logs: list[MadeLog]) -> None:
     sound = both(spark, store, logs)
     assert all(report.is_sound for report in sound)
