@@ -18,8 +18,9 @@ JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 PY := .venv/bin/python
 STAMP := .venv/.installed
 
-# Each pytest worker starts its own Spark, which takes 1 to 2 GiB; they share a broker. Tests wait for half of their
-# time, so two cores are busy with three workers. `make test WORKERS=6` on a machine with more cores.
+# The workers of pytest share a broker, and those of `test` a Spark; in `test-full` each starts its own, which takes 1 to
+# 2 GiB. Tests wait for half of their time, so two cores are busy with three workers. `make test WORKERS=6` on a machine
+# with more cores.
 WORKERS ?= 3
 PYTEST := $(PY) -m pytest
 # `make test ARGS="tests/unit -k roll"`
