@@ -9,17 +9,20 @@ test with the mark `sharded`, whose parameters enumerate faults or seeds, each s
 shares together have each item once. A test that enumerates in a loop asks the fixture `sharded` for its cases. Of a
 property of Hypothesis with this mark, a share has a share of the examples.
 
-`make test` chooses a share by chance and prints it; `make test SHARE=3/8` repeats it.
+`make test` chooses a share by chance and prints it; `make test SHARE=3/8` repeats it. It does not even import a file
+whose `pytestmark` has one of these marks.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import pytest
@@ -38,6 +41,7 @@ EXAMPLES_MIN: Final = 10
 
 
 _SETTINGS: Final = "_hypothesis_internal_use_settings"
+_LONG_FILE: Final = re.compile(rf"^pytestmark = .*\bmark\.({'|'.join(sorted(LONG | APART))})\b", re.MULTILINE)
 
 
 class Tier(StrEnum):
@@ -127,6 +131,12 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     if choice.tier is None:
         return None
     return f"tier: {choice.tier}, of enumerations share {choice.share}"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Pass over files of which `make test` takes nothing: importing them all takes seconds in each worker."""
+    is_file = choice_of(config).tier is Tier.TEST and collection_path.suffix == ".py"
+    return True if is_file and _LONG_FILE.search(collection_path.read_text(encoding="utf-8")) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

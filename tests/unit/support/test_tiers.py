@@ -51,9 +51,20 @@ def test_long_loop(sharded):
     print("cases", sharded(range(4)))
 """
 
+LONG_FILE = """
+import pytest
+
+pytestmark = [pytest.mark.kafka, pytest.mark.full]
+print("imported")
+
+def test_of_a_long_file():
+    pass
+"""
+
 
 def run(folder: Path, *flags: str) -> tuple[set[str], str]:
     (folder / "test_tiers_of.py").write_text(TESTS)
+    (folder / "test_long_of.py").write_text(LONG_FILE)
     command = [sys.executable, "-m", "pytest", "-v", "-s", "-p", "tests.support.tiers", "--rootdir", str(folder)]
     given = ["-c", "/dev/null", "-W", "ignore::pytest.PytestUnknownMarkWarning", *flags, str(folder)]
     alone = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
@@ -69,12 +80,14 @@ def test_the_quick_tier_and_the_rest_together_have_each_test_once(tmp_path: Path
     assert "tier: test, of enumerations share 2/4" in shown
     assert "cases [1]" in shown
     assert shown.count("example") == 80 // 4
+    assert "imported" not in shown
     rest, shown = run(tmp_path, "--tier", "rest", "--share", "2/4")
     assert "cases [0, 2, 3]" in shown
     assert shown.count("example") == 80 - 80 // 4
     assert "cases [0, 1, 2, 3]" in shown
     full, shown = run(tmp_path, "--tier", "full")
     assert shown.count("example") == 80
+    assert "test_of_a_long_file" in rest
     assert quick & rest == {"test_loop", "test_property"}, "a loop has cases for both, a property examples"
     assert quick | rest == full
     assert {"test_plain", "test_loop"} <= quick

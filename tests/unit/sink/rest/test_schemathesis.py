@@ -22,6 +22,8 @@ from tests.support.fake_service import FakeService, make_backend, make_options
 
 pytest_plugins = ["schemathesis.pytest.plugin"]  # switched off in pyproject.toml for all other tests
 
+pytestmark = pytest.mark.full  # building the requests takes seconds in each worker
+
 HOST = {"Host": "localhost"}
 TOKEN = {"Authorization": "Bearer t0p-s3cret"}
 # What these accept depends on what runs, not on the shape of the request.
@@ -73,7 +75,6 @@ def excluded(case: Case[Any]) -> list[Any]:
     return []
 
 
-@pytest.mark.full
 @ANYTHING.parametrize()
 @bounded
 def test_every_response_matches_the_document(case: Case[Any]) -> None:
@@ -86,7 +87,6 @@ def test_every_response_about_existing_resources_matches_the_document(case: Case
     case.call_and_validate(headers=HOST, excluded_checks=excluded(case))
 
 
-@pytest.mark.full
 @GUARDED.parametrize()
 @bounded
 def test_guarded_resources_are_not_shown_without_the_token(case: Case[Any]) -> None:
