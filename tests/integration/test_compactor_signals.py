@@ -33,7 +33,7 @@ COMMAND = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); from key
 config_of = partial(
     compact_command.config, min_cleanable_dirty_ratio="0", spark_master="local[1]", log_cleaner_backoff_ms="600000"
 )
-on_both_engines = pytest.mark.parametrize("engine", ["spark", "local"])
+on_both_engines = pytest.mark.parametrize("engine", [pytest.param("spark", marks=pytest.mark.full), "local"])
 
 
 @pytest.fixture

@@ -146,6 +146,7 @@ def test_ctrl_c_twice_ends_at_once_and_leaves_a_clean_line(tmp_path: Path, locat
     assert lines[-1] == "ended at once; its leases expire by themselves"
 
 
+@pytest.mark.full
 def test_sixty_columns_break_no_word(tmp_path: Path, location: S3Location) -> None:
     for partition in range(3):
         fill(location, partition, is_lost=partition == 2)
@@ -210,6 +211,7 @@ def test_a_real_start_of_spark_shows_no_line_of_its_jvm(tmp_path: Path, location
     assert lines[0].startswith("users: 1 cleaned; 38 records removed"), lines
 
 
+@pytest.mark.full
 @pytest.mark.spark
 @pytest.mark.any_spark
 def test_a_real_start_that_fails_says_why(tmp_path: Path, location: S3Location) -> None:

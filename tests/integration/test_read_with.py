@@ -9,7 +9,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import chdb
 import duckdb
 import duckdb_extension_avro
 import fastavro
@@ -48,6 +47,13 @@ def url(location: S3Location, local_s3: LocalS3Process, monkeypatch: pytest.Monk
         made.append([record(8, None, "keyless"), *later])
         made.append([record(12, "k2", None)])
     return f"s3://{location.bucket}"
+
+
+def _chdb() -> Any:
+    """ClickHouse, whose import takes a second that only two tests need."""
+    import chdb  # which has no types
+
+    return chdb
 
 
 def run_page(url: str, folder: Path, *, is_spark: bool, **names: Any) -> tuple[dict[str, Any], list[Any]]:
@@ -128,7 +134,7 @@ def counted_by_duckdb(path: Path) -> int:
 
 
 def counted_by_clickhouse(path: Path) -> int:
-    clickhouse: Any = chdb  # has no types
+    clickhouse = _chdb()
     return int(str(clickhouse.query(f"SELECT count(value) FROM file('{path}', Avro)")))  # noqa: S608 - a test's path
 
 
@@ -169,6 +175,6 @@ def test_the_table_of_codecs_is_true_of_spark(tmp_path: Path, spark: Any) -> Non
 def test_aggregates_that_ignore_nulls_bring_deleted_keys_back() -> None:
     """The page warns of them."""
     assert duckdb.sql("SELECT arg_max(v, o) FROM (VALUES ('old', 1), (NULL, 2)) t(v, o)").fetchall() == [("old",)]
-    clickhouse: Any = chdb  # has no types
+    clickhouse = _chdb()
     found = clickhouse.query("SELECT argMax(v, o) FROM values('v Nullable(String), o Int64', ('old', 1), (NULL, 2))")
     assert str(found).strip() == '"old"'

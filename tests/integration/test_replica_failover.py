@@ -135,6 +135,7 @@ def test_after_an_unplanned_failover_records_only_at_the_old_source_are_reported
     assert set(latest(log_of(scene))) == {b"a", b"c", b"d", b"new"}
 
 
+@pytest.mark.full
 def test_an_old_source_without_extra_records_continues_as_a_replica(between: Scene) -> None:
     scene = between
     replicated(scene)

@@ -132,6 +132,7 @@ def test_a_store_that_is_busy_and_loses_answers_is_awaited(
     assert rig.prove(name, 2) == 6_000
 
 
+@pytest.mark.full
 def test_a_part_of_an_upload_that_fails_is_sent_again(rig: Rig, topic: MakeTopic, local_s3: LocalS3Process) -> None:
     name = topic(config=FOREVER)
     produce_all(rig.broker.bootstrap_servers, name, synthetic(LARGE, key_count=100, value_bytes=1000, partition=0))

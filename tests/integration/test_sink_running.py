@@ -245,6 +245,7 @@ def _with(config: Path, changes: dict[str, str]) -> Path:
     return config
 
 
+@pytest.mark.full
 def test_several_tasks_until_caught_up_open_no_port_and_leave_nothing_behind(rig: Rig, topic: MakeTopic) -> None:
     name = topic(partitions=PARTITIONS, config={"retention.ms": "-1"})
     produce_all(rig.broker.bootstrap_servers, name, synthetic(5000, key_count=100))

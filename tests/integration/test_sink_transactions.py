@@ -59,7 +59,7 @@ def test_a_transaction_that_ends_is_awaited_with_the_records_after_it(
     assert rig.manifest(name).next_offset >= 100
 
 
-@pytest.mark.sharded
+@pytest.mark.full
 @pytest.mark.parametrize("tasks", [1, 2])
 def test_an_abandoned_transaction_is_named_and_has_its_own_exit_code(rig: Rig, topic: MakeTopic, tasks: int) -> None:
     name = topic(partitions=2, config=FOREVER)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import cache
 
-from botocore.loaders import JSONFileLoader
+from botocore.loaders import JSONFileLoader, Loader
 
 from keyfold_demo.java import QUICK_JVM
 
@@ -18,3 +18,13 @@ def start_quickly() -> None:
     # Each boto3 session parses a megabyte of JSON, and the files are always the same.
     load_once = staticmethod(cache(JSONFileLoader().load_file))
     JSONFileLoader.load_file = load_once  # type: ignore[method-assign]  # replaced for this test
+    # It also looks for a model of S3 in the folders of all services, which takes as long as the rest of its start.
+    list_services, listed = Loader.list_available_services, dict[tuple[str, ...], list[str]]()
+
+    def list_once(loader: Loader, type_name: str) -> list[str]:
+        key = (type_name, *loader.search_paths)
+        if key not in listed:
+            listed[key] = list_services(loader, type_name)
+        return listed[key]
+
+    Loader.list_available_services = list_once  # type: ignore[assignment, method-assign]  # replaced for this test
