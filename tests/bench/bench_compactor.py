@@ -7,7 +7,8 @@ JVM's compiler and collector after the other side's work; each side runs three t
 
 Both read the same Avro segments from a folder: the peer with Spark's own Avro source (`row_number()` by key, keep one,
 sort by offset, write Avro with zstandard), keyfold from indexes, by bytes, and writes new indexes too. Compare the
-ratios, not the seconds. CPU is that of the driver, the JVM and all workers.
+ratios, not the seconds. CPU is that of the driver, the JVM and all workers. The floor is what decompressing, copying
+and compressing the same blocks takes in one process (`tests.bench._floors`); no pass can cost less.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import starmap
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -43,6 +46,7 @@ from keyfold_compactor.report.report import RunReport
 from keyfold_compactor.spark.executor import SparkExecutor
 from keyfold_compactor.spark.session import spark_session
 from keyfold_compactor.spark.tasks import TaskEnvironment
+from tests.bench._floors import pass_floor_s
 from tests.bench._folder_store import FolderStore
 from tests.bench._processes import ROLES, Peaks, cpu_s, event_log, memory_folder, spark_traffic
 
@@ -70,6 +74,24 @@ class Cost:
     shuffled_bytes: int = 0
     begin_ms: float = 0.0
     end_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """Both sides on one log, and the CPU seconds below which no pass can be."""
+
+    peer: Cost
+    keyfold: Cost
+    floor_s: float
+
+    @property
+    def ratios(self) -> dict[str, float]:
+        """How many times the peer costs keyfold, and keyfold the floor."""
+        return {
+            "wall": self.peer.wall_s / self.keyfold.wall_s,
+            "cpu": self.peer.cpu_s / self.keyfold.cpu_s,
+            "cpu_of_floor": self.keyfold.cpu_s / self.floor_s,
+        }
 
 
 def fill(store: FolderStore, place: Place, records: int, garbage: int, seed: int) -> Manifest:
@@ -146,19 +168,32 @@ def measured(work: Callable[[], object]) -> Cost:
 
 def compare(
     spark: SparkSession, folder: Path, name: str, records: int, garbage: int, partitions: int, rounds: int
-) -> tuple[Cost, Cost]:
-    """Both sides on one log, by turns the first; the peer's and keyfold's cost in its middle run."""
+) -> Contest:
+    """Both sides on one log, by turns the first; of each its middle run."""
     root = folder / name
     root.mkdir()
     store = FolderStore(str(root))
     places = [Place("topics", name, p) for p in range(partitions)]
     manifests = [fill(store, p, records // partitions, garbage, p.partition) for p in places]
     paths = [str(store.path(p.key(s.name))) for p, m in zip(places, manifests, strict=True) for s in m.segments]
-    costs = [
-        _round(spark, root / f"round{n}", root / "topics", places, paths, peer_first=n % 2 == 0) for n in range(rounds)
-    ]
+    costs: list[tuple[Cost, Cost]] = []
+    floor_s = 0.0
+    for number in range(rounds):
+        copy = root / f"round{number}"
+        costs.append(_round(spark, copy, root / "topics", places, paths, peer_first=number % 2 == 0))
+        if number == rounds - 1:
+            floor_s = sum(starmap(partial(_floor_s, FolderStore(str(copy))), zip(places, manifests, strict=True)))
+        shutil.rmtree(copy)
     shutil.rmtree(root)
-    return _middle([theirs for theirs, _ in costs]), _middle([ours for _, ours in costs])
+    return Contest(_middle([theirs for theirs, _ in costs]), _middle([ours for _, ours in costs]), floor_s)
+
+
+def _floor_s(store: FolderStore, place: Place, before: Manifest) -> float:
+    return pass_floor_s(store, place, before, _manifest(store, place))
+
+
+def _manifest(store: FolderStore, place: Place) -> Manifest:
+    return PartitionLog(store, place, clock=SystemClock(), random=Random()).load().manifest
 
 
 def _round(
@@ -175,9 +210,8 @@ def _round(
         "keyfold": lambda: reports.append(keyfold_pass(store, executor, places)),
     }
     found = {side: measured(sides[side]) for side in (sorted(sides, reverse=peer_first))}
-    log = [PartitionLog(store, p, clock=SystemClock(), random=Random()).load().manifest for p in places]
+    log = [_manifest(store, place) for place in places]
     assert sum(m.record_count for m in log) == spark.read.format(AVRO).load(out).count()
-    shutil.rmtree(root)
     traffic = sum((p.traffic for p in reports[0].partitions), Traffic())
     ours = replace(found["keyfold"], read_bytes=traffic.read_bytes, written_bytes=traffic.written_bytes)
     return found["peer"], ours
@@ -198,19 +232,19 @@ def _with_peers_bytes(cost: Cost, events: Path) -> Cost:
     return replace(cost, read_bytes=read, written_bytes=written, shuffled_bytes=shuffled)
 
 
-def show(title: str, theirs: Cost, ours: Cost) -> None:
+def show(title: str, found: Contest) -> None:
     """Two lines of figures and one of ratios."""
     print(title)
-    for side, cost in (("peer", theirs), ("keyfold", ours)):
+    for side, cost in (("peer", found.peer), ("keyfold", found.keyfold)):
         memory = ", ".join(f"{role} {peak / 2**20:,.0f}" for role, peak in zip(ROLES, cost.peak_bytes, strict=True))
         print(
             f"  {side:<8}{cost.wall_s:6.1f} s {cost.cpu_s:7.1f} CPU s   read {cost.read_bytes / 1e6:7,.0f} MB, written "
             f"{cost.written_bytes / 1e6:6,.0f} MB, shuffled {cost.shuffled_bytes / 1e6:6,.1f} MB   "
             f"memory at most, MiB: {memory}"
         )
-    print(
-        f"  {theirs.wall_s / ours.wall_s:.1f} times faster, {theirs.cpu_s / ours.cpu_s:.1f} times less CPU", flush=True
-    )
+    ratios = found.ratios
+    print(f"  floor   {found.floor_s:15.1f} CPU s   keyfold takes {ratios['cpu_of_floor']:.2f} of it")
+    print(f"  {ratios['wall']:.1f} times faster, {ratios['cpu']:.1f} times less CPU", flush=True)
 
 
 @click.command()
@@ -222,7 +256,7 @@ def show(title: str, theirs: Cost, ours: Cost) -> None:
 def main(records: int, garbage: str, partitions: str, rounds: int, *, as_json: bool) -> None:
     """Print costs and ratios."""
     os.environ["PYTHONPATH"] = str(Path.cwd())
-    costs: dict[tuple[int, int], tuple[Cost, Cost]] = {}
+    contests: dict[tuple[int, int], Contest] = {}
     with tempfile.TemporaryDirectory(dir=memory_folder(3 * records * 1024)) as temporary:
         folder, events = Path(temporary, "logs"), Path(temporary, "events")
         folder.mkdir()
@@ -234,25 +268,22 @@ def main(records: int, garbage: str, partitions: str, rounds: int, *, as_json: b
                 compare(spark, folder, f"warm{warm_garbage}", warm_records, warm_garbage, 4, 1)
             for count in map(int, partitions.split(",")):
                 for percent in map(int, garbage.split(",")):
-                    found = compare(spark, folder, f"log{percent}-{count}", records, percent, count, rounds)
-                    costs[percent, count] = found
-        for key, (theirs, ours) in costs.items():
-            costs[key] = _with_peers_bytes(theirs, events), replace(ours, shuffled_bytes=_counted(ours, events)[2])
-    for (percent, count), (theirs, ours) in costs.items():
-        if not as_json:
-            show(f"{percent} % garbage, {count} partitions", theirs, ours)
+                    contests[percent, count] = compare(
+                        spark, folder, f"log{percent}-{count}", records, percent, count, rounds
+                    )
+        for key, found in contests.items():
+            peer, ours = _with_peers_bytes(found.peer, events), found.keyfold
+            ours = replace(ours, shuffled_bytes=_counted(ours, events)[2])
+            contests[key] = replace(found, peer=peer, keyfold=ours)
     if as_json:
-        found_json = [
-            {
-                "garbage_percent": percent,
-                "partitions": count,
-                "peer": asdict(theirs),
-                "keyfold": asdict(ours),
-                "ratios": {"wall": theirs.wall_s / ours.wall_s, "cpu": theirs.cpu_s / ours.cpu_s},
-            }
-            for (percent, count), (theirs, ours) in costs.items()
-        ]
-        print(json.dumps(found_json))
+        print(json.dumps([_document(*key, found) for key, found in contests.items()]))
+        return
+    for (percent, count), found in contests.items():
+        show(f"{percent} % garbage, {count} partitions", found)
+
+
+def _document(garbage: int, partitions: int, found: Contest) -> dict[str, object]:
+    return {"garbage_percent": garbage, "partitions": partitions, **asdict(found), "ratios": found.ratios}
 
 
 if __name__ == "__main__":

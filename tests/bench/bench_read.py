@@ -1,5 +1,7 @@
 """What reading costs: CPU time, in one process, on the same segments, with fastavro record by record as the peer.
 
+The floor is what decompressing all blocks and copying keys and values into Arrow takes (`tests.bench._floors`).
+
 Run: python -m tests.bench.bench_read [--quick]. Compare columns, not absolute times: other machines are others.
 The store is in memory, so that nothing waits for a network: this is what reading takes of a processor.
 """
@@ -18,6 +20,7 @@ from keyfold.log.record import RecordColumns
 from keyfold.log.segment import SegmentWriter, segment_bytes
 from keyfold.read.log import Log
 from keyfold.store.api import Create
+from tests.bench._floors import read_floor_s
 from tests.bench.bench_codec import cpu, make_columns, part
 from tests.support.logs import MadeLog
 
@@ -93,10 +96,14 @@ def measure(title: str, made: MadeLog, repeats: int) -> None:
     base, found = cpu(partial(with_fastavro, made), repeats)
     assert found == count
     cells = [f"{base / count * 1e6:8.2f}"]
-    for read in ways(log).values():
+    costs: dict[str, float] = {}
+    for name, read in ways(log).items():
         spent, found = cpu(read, repeats)
         assert found == count
+        costs[name] = spent
         cells.append(f"{spent / count * 1e6:7.2f} {base / spent:5.1f}x")
+    floor = read_floor_s(made.store, made.place, made.manifest)
+    cells.append(f"{floor / count * 1e6:7.2f} {costs['batches'] / floor:5.1f}x")
     print(f"{title:24s} {' '.join(f'{cell:>15s}' for cell in cells)}")
 
 
@@ -134,7 +141,7 @@ def main() -> None:
     quick = parser.parse_args().quick
     count, repeats = (8_000, 1) if quick else (200_000, 3)
     print("CPU us a record; how many times quicker than fastavro on the same segments")
-    names = ("fastavro", "records", "batches", "batches, values", "batches, keys")
+    names = ("fastavro", "records", "batches", "batches, values", "batches, keys", "floor, of it")
     print(f"{'':24s} {' '.join(f'{name:>15s}' for name in names)}")
     for codec, value_bytes, headers in (
         ("zstandard", 200, False),
