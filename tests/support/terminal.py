@@ -27,10 +27,12 @@ import pyte
 CTRL_C: Final = b"\x03"
 WAIT_TIMEOUT_S: Final = 150.0
 
-# Takes its standard input as the controlling terminal, and becomes the command. What `nohup` ignores counts again.
+# Takes its standard input as the controlling terminal, and becomes the command. What `nohup` and a shell's `&` ignore
+# counts again.
 _TAKE_TERMINAL: Final = """
 import fcntl, os, signal, sys, termios
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.SIG_DFL)
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execv(sys.argv[1], sys.argv[1:])
 """
