@@ -155,7 +155,7 @@ class SegmentWriter:
         row, start = 0, 0
         while row < count:
             room = self._block_bytes - self._open.size_bytes
-            end_row = int(np.searchsorted(ends, start + room, side="right"))
+            end_row = int(ends.searchsorted(start + room, side="right"))
             if end_row <= row:
                 if self._open.record_count:
                     self._close_block()

@@ -41,6 +41,9 @@ from keyfold_sink.write.skips import Delivery, Skips
 
 # The overhead of an open segment beside the bytes that its writer counts: objects, a name, an upload.
 _OPEN_OVERHEAD_BYTES: Final = 4096
+# Records are appended in pieces of about this size: their copies then stay in the processor's cache, and in memory that
+# the process has already. A whole batch of 10 MB, copied at once, cost a third more CPU (measured at 1 KB a record).
+_APPEND_BYTES: Final = 2 * 1024 * 1024
 # How often a missing topic is looked up again, half a second apart: before a commit, and while idle.
 _ATTEMPTS: Final = 3
 _IDLE_ATTEMPTS: Final = 10
@@ -176,7 +179,9 @@ class PartitionWriter:
             self._resources.meter.sent(len(batch) - begin)
         while begin < len(batch):
             opened = self._open or self._begin(batch.timestamps[begin])
-            end = begin + self._policy.records_until_check(opened.writer.record_count, mean_record_bytes)
+            until_check = self._policy.records_until_check(opened.writer.record_count, mean_record_bytes)
+            piece = 1 + int(_APPEND_BYTES / max(mean_record_bytes, 1.0))
+            end = begin + min(until_check, piece)
             part = cut(batch, begin, end)
             opened.writer.append(part)
             opened.leader_epoch = part.leader_epochs[-1]
