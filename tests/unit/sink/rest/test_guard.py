@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Iterator
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import pytest
 from httpx2 import Response
 from starlette.testclient import TestClient
+from starlette.types import Message, Receive, Scope, Send
 
 from keyfold.errors import ConfigError
 from keyfold_sink.config.listeners import is_loopback, parse_listeners
-from keyfold_sink.rest.guard import BODY_BYTES_MAX
+from keyfold_sink.rest.errors import answer
+from keyfold_sink.rest.guard import BODY_BYTES_MAX, IN_FLIGHT_MAX, Guard
 from keyfold_sink.rest.server import make_app
 from tests.support.fake_service import FakeService, make_backend, make_options
 
@@ -236,6 +239,62 @@ def test_no_response_allows_foreign_pages_to_read_it() -> None:
     response = client().options("/connectors", headers={"Access-Control-Request-Method": "PUT"})
     assert is_refusal(response, 405)
     assert not [name for name in response.headers if name.startswith("access-control")]
+
+
+def test_a_host_that_is_no_address_is_refused() -> None:
+    assert is_refusal(client().get("/connectors", headers={"Host": "[::1"}), 403)
+
+
+# Requests at once, and answers that break off
+
+A_REQUEST: Scope = {"type": "http", "method": "GET", "path": "/connectors", "raw_path": b"/connectors", "headers": []}
+
+
+async def nothing() -> Message:
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+def test_a_request_above_the_limit_is_refused_until_others_have_ended() -> None:
+    async def statuses() -> tuple[int, list[int]]:
+        may_end, found = asyncio.Event(), list[int]()
+
+        async def waits(scope: Scope, receive: Receive, send: Send) -> None:
+            await may_end.wait()
+            await answer(200, "")(scope, receive, send)
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                found.append(message["status"])
+
+        guard = Guard(waits, token=None)
+        waiting = [asyncio.create_task(guard(A_REQUEST, nothing, send)) for _ in range(IN_FLIGHT_MAX)]
+        await asyncio.sleep(0)  # each task has begun
+        await guard(A_REQUEST, nothing, send)
+        refused = found.pop()
+        may_end.set()
+        await asyncio.gather(*waiting)
+        await guard(A_REQUEST, nothing, send)
+        return refused, found
+
+    assert asyncio.run(statuses()) == (503, [200] * (IN_FLIGHT_MAX + 1))
+
+
+def test_an_answer_that_has_begun_is_not_followed_by_another() -> None:
+    sent: list[Message] = []
+
+    async def breaks_off(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise OSError("gone")
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    asyncio.run(Guard(breaks_off, token=None)(A_REQUEST, nothing, send))
+    assert [message["type"] for message in sent] == ["http.response.start"]
+
+
+def test_a_long_message_is_shortened() -> None:
+    assert bytes(answer(400, "x" * 100_000).body).endswith(b'xxx..."}')
 
 
 # Sizes and forms
