@@ -162,9 +162,7 @@ def replace_segments(epoch: int, replacement: Replacement) -> Edit:
         _require_epoch(manifest, Role.COMPACTOR, epoch)
         _require_own(replacement.objects(), Role.COMPACTOR, epoch)
         _require_first_marks(manifest, replacement, epoch)
-        segments = list(manifest.segments)
-        for swap in replacement.swaps:
-            _swap(manifest, segments, swap)
+        segments = _swapped(manifest, replacement.swaps)
         unlinked = manifest.object_names() - {n for s in segments for n in (s.name, s.index_name)}
         version = manifest.version + 1
         first_dirty = max(manifest.first_dirty_offset, replacement.first_dirty_offset)
@@ -251,37 +249,62 @@ def forget(epoch: int, names: Iterable[str]) -> Edit:
     return edit
 
 
-def _swap(manifest: Manifest, segments: list[SegmentEntry], swap: Swap) -> None:
-    at = _listed(manifest, segments, swap.old)
-    old = segments[at : at + len(swap.old)]
-    begin, end = old[0].base_offset, old[-1].next_offset
-    if swap.new:
-        appended_at_ms = max(e.appended_at_ms for e in old)
-        new = [replace(e, appended_at_ms=max(appended_at_ms, e.appended_at_ms)) for e in swap.new]
-        # The newest manifest has the right end of the range: the sink may have moved the last one over a hole.
-        new[0] = replace(new[0], base_offset=begin)
-        new[-1] = replace(new[-1], next_offset=end)
-        segments[at : at + len(old)] = new
-        return
-    del segments[at : at + len(old)]
-    if at > 0:
-        segments[at - 1] = replace(segments[at - 1], next_offset=end)
-    elif segments:
-        segments[0] = replace(segments[0], base_offset=begin)
+def _swapped(manifest: Manifest, swaps: Iterable[Swap]) -> list[SegmentEntry]:
+    """Return the log's segments after swaps, whose old segments do not overlap.
+
+    One walk over all segments: a pass may replace ten thousand of them in one commit.
+    """
+    due = _swaps_by_position(manifest, swaps)
+    segments: list[SegmentEntry] = []
+    position, orphaned_from = 0, None
+    while position < len(manifest.segments):
+        swap = due.get(position)
+        old = manifest.segments[position : position + (len(swap.old) if swap else 1)]
+        begin, end = old[0].base_offset, old[-1].next_offset
+        position += len(old)
+        if swap is not None and not swap.new:
+            # The range of segments without a survivor goes to the one before, or to the first that stays.
+            if segments:
+                segments[-1] = replace(segments[-1], next_offset=end)
+            elif orphaned_from is None:
+                orphaned_from = begin
+            continue
+        fresh = old if swap is None else _brought(old, swap.new)
+        if orphaned_from is not None:
+            fresh = (replace(fresh[0], base_offset=orphaned_from), *fresh[1:])
+            orphaned_from = None
+        segments.extend(fresh)
+    return segments
 
 
-def _listed(manifest: Manifest, segments: list[SegmentEntry], old: tuple[SegmentEntry, ...]) -> int:
-    wanted = [(e.name, e.index_name) for e in old]
-    names = [(e.name, e.index_name) for e in segments]
-    if wanted and wanted[0] in names:
-        at = names.index(wanted[0])
-        if names[at : at + len(wanted)] == wanted:
-            return at
-    raise SegmentsMoved(
-        manifest.topic,
-        manifest.partition,
-        f"{', '.join(name for name, _ in wanted)}: the log no longer lists these segments as planned",
-    )
+def _swaps_by_position(manifest: Manifest, swaps: Iterable[Swap]) -> dict[int, Swap]:
+    """Return the swaps by the position of their first segment. Raise `SegmentsMoved` if the log lists others."""
+    names = [(e.name, e.index_name) for e in manifest.segments]
+    positions = {pair: at for at, pair in enumerate(names)}
+    found: dict[int, Swap] = {}
+    taken: set[int] = set()
+    for swap in swaps:
+        wanted = [(e.name, e.index_name) for e in swap.old]
+        at = positions.get(wanted[0]) if wanted else None
+        if at is None or names[at : at + len(wanted)] != wanted or not taken.isdisjoint(range(at, at + len(wanted))):
+            raise SegmentsMoved(
+                manifest.topic,
+                manifest.partition,
+                f"{', '.join(name for name, _ in wanted)}: the log no longer lists these segments as planned",
+            )
+        taken.update(range(at, at + len(wanted)))
+        found[at] = swap
+    return found
+
+
+def _brought(old: Sequence[SegmentEntry], new: Sequence[SegmentEntry]) -> tuple[SegmentEntry, ...]:
+    """Return the new segments with the range and the age of the old ones."""
+    appended_at_ms = max(e.appended_at_ms for e in old)
+    made = [replace(e, appended_at_ms=max(appended_at_ms, e.appended_at_ms)) for e in new]
+    # The newest manifest has the right end of the range: the sink may have moved the last one over a hole.
+    made[0] = replace(made[0], base_offset=old[0].base_offset)
+    made[-1] = replace(made[-1], next_offset=old[-1].next_offset)
+    return tuple(made)
 
 
 def _first_dirty(first_dirty: int, segments: Sequence[SegmentEntry], next_offset: int) -> int:
