@@ -102,30 +102,36 @@ def list_logs(ctx: click.Context, url: str, topic: str | None, *, by_partition: 
         keyfold log list s3://bucket/topics --partitions --json
     """  # noqa: D301 - click wants the character
     from keyfold.cli import output
-    from keyfold.cli.log_table import ListedLog, table_of_partitions, table_of_topics
+    from keyfold.cli.log_table import ListedLog, LogFigures, table_of_partitions, table_of_topics
     from keyfold.read.log import Log
 
     world = ctx.find_object(CliContext)
     assert world is not None
     store, topics_dir = open_store_of(ctx, url)
 
-    def listed(place: Place) -> ListedLog:
+    def manifest(place: Place) -> Manifest | KeyfoldError:
         topic_log = Log(store, topics_dir, place.topic, clock=world.clock, random=world.random)
-        return ListedLog(place, _manifest_or_error(topic_log, place.partition))
+        return _manifest_or_error(topic_log, place.partition)
+
+    def line(place: Place) -> str:
+        found = manifest(place)
+        if isinstance(found, KeyfoldError):
+            return _error_line(place, found, as_json=True)
+        return output.dumps(output.manifest_json(found))
+
+    def listed(place: Place) -> ListedLog:
+        found = manifest(place)
+        return ListedLog(place, found if isinstance(found, KeyfoldError) else LogFigures.of(found))
 
     places = _places(ctx, store, topics_dir, topic)
     with ThreadPoolExecutor(_MANIFESTS_AT_ONCE) as pool:
-        found = pool.map(listed, places)
         if as_json:
-            for each in found:
-                if isinstance(each.found, KeyfoldError):
-                    echo(_error_line(each.place, each.found, as_json=True))
-                else:
-                    echo(output.dumps(output.manifest_json(each.found)))
+            for text in pool.map(line, places):
+                echo(text)
         elif places:
             table = table_of_partitions if by_partition or topic is not None else table_of_topics
-            for line in table(list(found)):
-                echo(line)
+            for text in table(list(pool.map(listed, places))):
+                echo(text)
 
 
 def _places(ctx: click.Context, store: ObjectStore, topics_dir: str, topic: str | None) -> list[Place]:

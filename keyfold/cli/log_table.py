@@ -1,7 +1,10 @@
-"""The tables of `keyfold log list`: a row per topic, or a row per partition. Pure: manifests in, lines out.
+"""The tables of `keyfold log list`: a row per topic, or a row per partition. Pure: figures in, lines out.
 
 A partition whose manifest cannot be read counts as a partition, and its reason is below the table. DIRTY is the share
 of stored bytes that the compactor has not cleaned, and `-` for topics that are not compacted.
+
+A table holds the figures of each log and not its manifest: those of thousands of logs with all their segments would
+take gigabytes.
 """
 
 from __future__ import annotations
@@ -22,11 +25,42 @@ _PARTITION_HEADER = ("TOPIC", "PARTITION", "START", "END", "RECORDS", "SEGMENTS"
 
 
 @dataclass(frozen=True, slots=True)
+class LogFigures:
+    """The figures of one log. `compacted_bytes` and `dirty_bytes` are 0 if its topic is not compacted."""
+
+    log_start_offset: int
+    next_offset: int
+    record_count: int
+    segment_count: int
+    size_bytes: int
+    compacted_bytes: int
+    dirty_bytes: int
+    is_compacted: bool
+    replica_of: str
+
+    @staticmethod
+    def of(manifest: Manifest) -> LogFigures:
+        """Return the figures of a manifest."""
+        is_compacted = is_compacted_topic(manifest)
+        return LogFigures(
+            manifest.log_start_offset,
+            manifest.next_offset,
+            manifest.record_count,
+            len(manifest.segments),
+            manifest.size_bytes,
+            manifest.size_bytes if is_compacted else 0,
+            sum(s.size_bytes for s in dirty_segments(manifest)) if is_compacted else 0,
+            is_compacted,
+            "" if manifest.replica is None else manifest.replica.source,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ListedLog:
-    """One partition, and its manifest or the reason why it cannot be read."""
+    """One partition, and its figures or the reason why its manifest cannot be read."""
 
     place: Place
-    found: Manifest | KeyfoldError
+    found: LogFigures | KeyfoldError
 
 
 def table_of_topics(logs: Sequence[ListedLog]) -> Iterator[str]:
@@ -49,35 +83,31 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]], logs: Sequence[
 
 
 def _topic_row(topic: str, logs: Sequence[ListedLog]) -> Sequence[str]:
-    manifests = _manifests(logs)
-    offsets = sum(m.next_offset - m.log_start_offset for m in manifests)
-    unreadable = len(logs) - len(manifests)
+    readable = [each.found for each in logs if not isinstance(each.found, KeyfoldError)]
+    offsets = sum(found.next_offset - found.log_start_offset for found in readable)
+    unreadable = len(logs) - len(readable)
     notes = [f"{unreadable:,} unreadable"] if unreadable else []
-    notes += sorted({f"replica of {m.replica.source}" for m in manifests if m.replica is not None})
-    figures = (f"{offsets:,}", *_figures(manifests)) if manifests else ("-",) * 5
+    notes += sorted({f"replica of {found.replica_of}" for found in readable if found.replica_of})
+    figures = (f"{offsets:,}", *_cells(readable)) if readable else ("-",) * 5
     return (topic, f"{len(logs):,}", *figures, ", ".join(notes))
 
 
 def _partition_row(listed: ListedLog) -> Sequence[str]:
-    place, manifest = listed.place, listed.found
-    if isinstance(manifest, KeyfoldError):
+    place, found = listed.place, listed.found
+    if isinstance(found, KeyfoldError):
         return (place.topic, str(place.partition), *("-",) * 6, "unreadable")
-    note = "" if manifest.replica is None else f"replica of {manifest.replica.source}"
-    offsets = (str(manifest.log_start_offset), str(manifest.next_offset))
-    return (place.topic, str(place.partition), *offsets, *_figures([manifest]), note)
+    note = f"replica of {found.replica_of}" if found.replica_of else ""
+    offsets = (str(found.log_start_offset), str(found.next_offset))
+    return (place.topic, str(place.partition), *offsets, *_cells([found]), note)
 
 
-def _figures(manifests: Sequence[Manifest]) -> tuple[str, str, str, str]:
-    compacted = [m for m in manifests if is_compacted_topic(m)]
-    dirty = sum(s.size_bytes for m in compacted for s in dirty_segments(m))
-    size = sum(m.size_bytes for m in compacted)
+def _cells(logs: Sequence[LogFigures]) -> tuple[str, str, str, str]:
+    size = sum(found.compacted_bytes for found in logs)
+    dirty = sum(found.dirty_bytes for found in logs)
+    is_compacted = any(found.is_compacted for found in logs)
     return (
-        f"{sum(m.record_count for m in manifests):,}",
-        f"{sum(len(m.segments) for m in manifests):,}",
-        size_text(sum(m.size_bytes for m in manifests)),
-        (f"{dirty / size:.0%}" if size else "0%") if compacted else "-",
+        f"{sum(found.record_count for found in logs):,}",
+        f"{sum(found.segment_count for found in logs):,}",
+        size_text(sum(found.size_bytes for found in logs)),
+        (f"{dirty / size:.0%}" if size else "0%") if is_compacted else "-",
     )
-
-
-def _manifests(logs: Sequence[ListedLog]) -> list[Manifest]:
-    return [each.found for each in logs if not isinstance(each.found, KeyfoldError)]

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from keyfold.cli.log_table import ListedLog, table_of_partitions
+from keyfold.cli.log_table import ListedLog, LogFigures, table_of_partitions
 from keyfold.cli.output import manifest_json, manifest_lines
 from keyfold.errors import LogError
 from keyfold.log.names import Place, Role, new_name
@@ -86,7 +86,7 @@ def test_describe_shows_source_and_replica(followed: Followed) -> None:
     assert replica is not None
     lines = "\n".join(manifest_lines(replica, ()))
     assert "replica  `dr` of s3://log/topics, has source version 4; only the replicator writes to it" in lines
-    (_, row) = table_of_partitions([ListedLog(followed.place, replica)])
+    (_, row) = table_of_partitions([ListedLog(followed.place, LogFigures.of(replica))])
     assert row.endswith("  replica of s3://log/topics")
     assert untyped(manifest_json(replica))["replica_of"]["version"] == 4
     source = followed.made.log.load().manifest
