@@ -161,20 +161,26 @@ def _number(data: bytes, at: int, most_bytes: int) -> tuple[int, int]:
 
 
 def _bytes(data: bytes, at: int) -> int:
-    length = data[at]
-    begin = at + 1
+    length, begin = data[at], at + 1
     if length > 127:
-        length, begin = _number(data, at, _LONG_BYTES)
+        second = data[begin]
+        if second < 128:  # a length of at most 8,191 bytes, as most have
+            length, begin = length & 127 | second << 7, at + 2
+        else:
+            length, begin = _number(data, at, _LONG_BYTES)
     if length & 1:
         raise AvroDataInvalid(f"the length at byte {at} is negative")
     return begin + (length >> 1)
 
 
 def _string(data: bytes, at: int) -> int:
-    length = data[at]
-    begin = at + 1
+    length, begin = data[at], at + 1
     if length > 127:
-        length, begin = _number(data, at, _LONG_BYTES)
+        second = data[begin]
+        if second < 128:  # a length of at most 8,191 bytes, as most have
+            length, begin = length & 127 | second << 7, at + 2
+        else:
+            length, begin = _number(data, at, _LONG_BYTES)
     if length & 1:
         raise AvroDataInvalid(f"the length at byte {at} is negative")
     end = begin + (length >> 1)

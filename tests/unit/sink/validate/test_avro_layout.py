@@ -52,6 +52,17 @@ def test_accepted_values_can_be_decoded(data: st.DataObject) -> None:
         assert stream.tell() == len(encoded)
 
 
+@pytest.mark.parametrize("size", [63, 64, 8_191, 8_192, 1_048_576])
+@pytest.mark.parametrize("field", ["string", "bytes"])
+def test_lengths_of_each_number_of_bytes(field: str, size: int) -> None:
+    schema = {"type": "record", "name": "R", "fields": [{"name": "f", "type": field}]}
+    encoded = encode(schema, {"f": "a" * size if field == "string" else b"a" * size})
+    assert accepts(schema, encoded)
+    assert not accepts(schema, encoded[:-1])
+    assert not accepts(schema, encoded + b"a")
+    assert not accepts(schema, bytes([encoded[0] | 1]) + encoded[1:])  # a negative length
+
+
 @pytest.mark.parametrize(("schema", "data"), GOOD)
 def test_valid_values_pass(schema: Any, data: bytes) -> None:
     assert accepts(schema, data)
