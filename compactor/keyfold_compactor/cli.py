@@ -45,8 +45,9 @@ def _selection(command: Callable[..., object]) -> Callable[..., object]:
 @click.option("--once", is_flag=True, help="Exit after one run, with code 1 if a partition failed; for a CronJob.")
 @click.option(
     "--engine",
-    type=click.Choice(["spark", "local"]),
-    help="Clean on Spark, or in this process without Java. Takes precedence over compactor.engine in CONFIG.",
+    type=click.Choice(["auto", "spark", "local"]),
+    help="Clean on Spark, or in this process without Java, or choose by the work. Takes precedence over "
+    "compactor.engine in CONFIG.",
 )
 @click.option("--master", help="Master of Spark. Takes precedence over spark.master in CONFIG.")
 @click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Setting of Spark. Takes precedence over CONFIG.")
@@ -152,7 +153,7 @@ def plan(
     from keyfold_compactor.options import CompactOptions
     from keyfold_compactor.report.show import plan_document, plan_lines, print_lines
 
-    def no_executor() -> NoReturn:
+    def no_executor(_due_bytes: int) -> NoReturn:
         raise AssertionError("a plan must not run a Spark job")
 
     options = CompactOptions.parse(_read(config))

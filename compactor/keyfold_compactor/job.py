@@ -4,8 +4,8 @@
     loop        runs with `log.cleaner.backoff.ms` between them until SIGTERM or SIGINT. A partition that failed is
                 skipped for a time that doubles with each failure, then retried; it never stays uncleanable
 
-The first run that has something to clean starts Spark, and later runs reuse it. `keyfold_compactor.spark.keeper` says
-what happens when Spark dies.
+The first run that needs Spark starts it (`keyfold_compactor.engine`), and later runs reuse it.
+`keyfold_compactor.spark.keeper` says what happens when Spark dies.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from keyfold_compactor.decide.policy import CleaningDecision, PartitionReview
 from keyfold_compactor.decide.settings import TopicSettings
 from keyfold_compactor.decide.single_stage import plan_pass
 from keyfold_compactor.decide.work import UnitLimits, log_job
-from keyfold_compactor.execute.executor import Executor
+from keyfold_compactor.execute.executor import ExecutorFactory
 from keyfold_compactor.execute.passes import UNIT_BYTES_MIN
 from keyfold_compactor.execute.replica_holds import ReplicaHolds, load_replica_holds
 from keyfold_compactor.execute.run import Run, RunSettings
@@ -48,7 +48,6 @@ from keyfold_compactor.report.report import NoRunObserver, RunObserver, RunRepor
 
 log = structlog.get_logger(__name__)
 
-ExecutorFactory = Callable[[], Executor]
 FAILED_BACKOFF = Backoff(first_ms=30_000, cap_ms=3_600_000)
 EXECUTOR_FAILURES_MAX = 3
 

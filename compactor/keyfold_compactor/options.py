@@ -25,11 +25,12 @@ MIB = 1024 * 1024
 class CompactOptions(ProcessOptions):
     """The configuration file of `keyfold compact`."""
 
-    engine: Literal["spark", "local"] = option(
+    engine: Literal["auto", "spark", "local"] = option(
         "compactor.engine",
-        "spark",
-        doc="Where the work of a pass runs: `spark`, or `local`, which is this process. `local` needs neither Java nor "
-        "pyspark and starts at once; for small logs. The option `--engine` takes precedence.",
+        "auto",
+        doc="Where the work of a run is done: `spark`, or `local`, which is this process and needs neither Java nor "
+        "pyspark, or `auto`: this process does runs of at most 256 MiB, and Spark is started for a larger one, if "
+        "pyspark is installed. The option `--engine` takes precedence.",
         importance="high",
     )
     name: str = option("name", "keyfold-compactor", doc="Name of this compactor, which is written into its leases.")

@@ -22,6 +22,21 @@ from keyfold_demo.java import QUICK_JVM
 AVRO: Final = "org.apache.spark.sql.avro.AvroFileFormat"
 
 
+def local_settings(work: Path) -> dict[str, str]:
+    """Files in `work`, S3A with the address and the credentials of the environment."""
+    return {
+        "spark.local.dir": str(work),
+        "spark.sql.warehouse.dir": str(work / "warehouse"),
+        "spark.hadoop.fs.s3a.endpoint": os.environ["AWS_ENDPOINT_URL"],
+        "spark.hadoop.fs.s3a.endpoint.region": os.environ["AWS_REGION"],
+        "spark.hadoop.fs.s3a.access.key": os.environ["AWS_ACCESS_KEY_ID"],
+        "spark.hadoop.fs.s3a.secret.key": os.environ["AWS_SECRET_ACCESS_KEY"],
+        "spark.hadoop.fs.s3a.path.style.access": "true",
+        "spark.hadoop.fs.s3a.connection.ssl.enabled": "false",
+        "spark.hadoop.fs.s3a.buffer.dir": str(work),
+    }
+
+
 def spark_session(s3a_libs: Path, work: Path) -> SparkSession:
     """Two local cores, everything on loopback, files in `work`, S3A with the credentials of the environment."""
     settings = {
@@ -32,15 +47,7 @@ def spark_session(s3a_libs: Path, work: Path) -> SparkSession:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraClassPath": f"{s3a_libs}/*",
         "spark.driver.extraJavaOptions": f"{QUICK_JVM} -Djava.io.tmpdir={work}",
-        "spark.local.dir": str(work),
-        "spark.sql.warehouse.dir": str(work / "warehouse"),
-        "spark.hadoop.fs.s3a.endpoint": os.environ["AWS_ENDPOINT_URL"],
-        "spark.hadoop.fs.s3a.endpoint.region": os.environ["AWS_REGION"],
-        "spark.hadoop.fs.s3a.access.key": os.environ["AWS_ACCESS_KEY_ID"],
-        "spark.hadoop.fs.s3a.secret.key": os.environ["AWS_SECRET_ACCESS_KEY"],
-        "spark.hadoop.fs.s3a.path.style.access": "true",
-        "spark.hadoop.fs.s3a.connection.ssl.enabled": "false",
-        "spark.hadoop.fs.s3a.buffer.dir": str(work),
+        **local_settings(work),
     }
     builder: Any = SparkSession.builder
     for key, value in settings.items():

@@ -3,7 +3,7 @@
     load      the changelog into a compacted topic of a real broker
     sink      `keyfold sink run` with small segments, so that there is something to see
     compact   `keyfold compact run --once`: the first pass leaves the last record of each key, the second no tombstones;
-              a third run has nothing to do and starts no Spark
+              a third run has nothing to do
     read      `keyfold log cat`, `keyfold log verify`, and stock Spark on the list of `keyfold log files`
 
 After each act the log is read back, and git's tree is built from its latest state. What must be true is recorded in the
@@ -129,7 +129,7 @@ class Story:
         config = str(self._environment.compact_config())
         before = [self._log.manifest(p).version for p in self._log.partitions()]
         self._run(
-            "Compact: a third run has nothing to do, so it starts no Spark and commits nothing",
+            "Compact: a third run has nothing to do, so it commits nothing",
             "run 3",
             "compact",
             "run",

@@ -14,10 +14,7 @@ import sys
 from functools import cache
 from typing import Final
 
-# By default Python searches for reference cycles after every 700 new objects. A batch has ten thousand objects or more,
-# none of them in a cycle, and all are freed after it; the search took a third of the hot loop's time (measured). The
-# store's responses, which do make cycles, still reach this number soon enough.
-_COLLECT_AFTER_OBJECTS: Final = 50_000
+from keyfold.runtime.garbage import collect_rarely
 
 # Whenever a large block is freed, glibc raises its threshold, up to 32 MiB, and takes later blocks from its heap.
 # Blocks of 20 MB fragment the heap: four such records left 130 MiB behind (measured). With a fixed threshold, blocks of
@@ -37,7 +34,7 @@ def tune_process() -> None:
         for name, (option, value) in _MALLOC_OPTIONS.items():
             if mallopt is not None and name not in os.environ:
                 mallopt(option, value)
-    gc.set_threshold(_COLLECT_AFTER_OBJECTS)
+    collect_rarely()
 
 
 def free_cycles() -> None:

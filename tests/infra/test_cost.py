@@ -146,7 +146,7 @@ def job(store: CountedStore, clock: ManualClock) -> Job:
         CompactOptions.parse(config),
         RunSelection(),
         store,
-        lambda: LocalExecutor(store, retry_policy(clock, Random(1))),
+        lambda _: LocalExecutor(store, retry_policy(clock, Random(1))),
         clock=clock,
         random=Random(2),
     )

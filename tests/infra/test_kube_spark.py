@@ -77,7 +77,7 @@ def values(name: str, config: Mapping[str, Any] | None = None) -> dict[str, Any]
     spark = found["compactor"]["spark"]
     spark["driverMemory"] = "1g"
     spark["executor"] = {**spark["executor"], **SMALL}
-    found["compactor"]["config"] = {**found["compactor"]["config"], **(config or {})}
+    found["compactor"]["config"] = {**found["compactor"]["config"], "compactor.engine": "spark", **(config or {})}
     return found
 
 

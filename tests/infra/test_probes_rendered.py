@@ -223,9 +223,9 @@ def test_probes_of_a_compactor_match_every_state_and_it_cleans(
         store.close()
 
 
-def test_a_compactor_without_spark_is_not_ready(
-    laptop: list[Object], s3: LocalS3Process, gate: Gate, tmp_path: Path
-) -> None:
+def test_a_compactor_without_spark_is_not_ready(s3: LocalS3Process, gate: Gate, tmp_path: Path) -> None:
+    values = yaml.safe_load((VALUE_SETS / "laptop.yaml").read_text())
+    values["compactor"]["config"]["compactor.engine"] = "spark"  # by default this process does so small a run
     store = s3.location("log").open()
     try:
         Sink.open(store, Place("topics", "users", 0), clock=SystemClock()).append([record(0, "a", "1")])
@@ -233,7 +233,7 @@ def test_a_compactor_without_spark_is_not_ready(
         store.close()
     here = places(gate)
     broken = PodEnvironment(here.addresses, here.secrets, {"JAVA_HOME": str(tmp_path / "no-java")})
-    pod = LocalPod(laptop, "Deployment/kf-keyfold-compactor", tmp_path, broken, name="kf-keyfold-compactor-0")
+    pod = LocalPod(template(values), "Deployment/kf-keyfold-compactor", tmp_path, broken, name="kf-keyfold-compactor-0")
     with pod:
         pod.starts()
         pod.until("readiness", is_good=False, words="the last run failed: Spark")

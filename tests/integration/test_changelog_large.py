@@ -221,7 +221,7 @@ def _check_changelog(
         (last_of_each_key, facts.key_count),
         (lambda rows: alive(last_of_each_key(rows)), facts.latest_count),
     ):
-        done = here("compact", "run", compact_config, "--once")
+        done = here("compact", "run", compact_config, "--once", "--engine", "spark")
         assert done.returncode == 0, done.stdout + done.stderr
         for name, log in logs.items():
             expected = expected_of(sunk[name])

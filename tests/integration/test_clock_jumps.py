@@ -164,6 +164,7 @@ def compactor_config(world: Scene, topic: str, folder: Path) -> Path:
         "log.cleaner.backoff.ms": "200",
         "log.cleaner.lease.ms": "5000",
         "cleanup.policy": "compact",
+        "compactor.engine": "spark",
         "spark.master": "local[1]",
     }
     path = folder / "compact.json"

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,19 @@ def run_without_spark(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
 
 
-def test_four_partitions_of_100_kb_are_cleaned_without_java_and_pyspark(tmp_path: Path, location: S3Location) -> None:
+def run_without_java(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command where pyspark is installed, but cannot start."""
+    environment = {**os.environ, "PATH": "/nowhere", "JAVA_HOME": "/nowhere"}
+    command = [sys.executable, "-m", "keyfold.cli", "compact", "run", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+
+
+@pytest.mark.parametrize(
+    ("engine", "run"), [("local", run_without_spark), ("auto", run_without_spark), ("auto", run_without_java)]
+)
+def test_four_partitions_of_100_kb_are_cleaned_without_java_and_pyspark(
+    tmp_path: Path, location: S3Location, engine: str, run: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
     store = location.open()
     appended = {}
     for partition in range(4):
@@ -48,9 +61,9 @@ def test_four_partitions_of_100_kb_are_cleaned_without_java_and_pyspark(tmp_path
         appended[place] = [record(i, f"k{i % 50}", sink.random.randbytes(100)) for i in range(1_000)]
         for start in range(0, 1_000, 100):
             sink.append(appended[place][start : start + 100], codec="zstandard", block_bytes=65_536)
-    path = config(tmp_path, location, min_cleanable_dirty_ratio="0", compactor_engine="local")
+    path = config(tmp_path, location, min_cleanable_dirty_ratio="0", compactor_engine=engine)
     begun_s = time.monotonic()
-    done = run_without_spark(path, "--once", "--json")
+    done = run(path, "--once", "--json")
     took_s = time.monotonic() - begun_s
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)["partitions"]) == 4

@@ -99,7 +99,7 @@ def test_hundreds_of_small_partitions_take_four_spark_jobs_and_an_idle_run_takes
     for _ in range(2):
         settings = RunSettings(settings_of=lambda *_: topic)
         before = set(tracker.getJobIdsForGroup(None))
-        report = Run(store, settings, lambda: executor, clock=SystemClock(), random=Random()).clean(places)
+        report = Run(store, settings, lambda _: executor, clock=SystemClock(), random=Random()).clean(places)
         assert report.exit_code == 0, report.document()
         found = set(tracker.getJobIdsForGroup(None)) - before
         stages = [stage for info in map(tracker.getJobInfo, found) if info for stage in info.stageIds]

@@ -52,7 +52,7 @@ def store(location: S3Location) -> Iterator[S3Store]:
     opened.close()
 
 
-def same(executor: Executor) -> Executor:
+def same(executor: Executor, _due_bytes: int) -> Executor:
     return executor
 
 

@@ -89,6 +89,7 @@ def write_config(path: Path, location: S3Location, **changes: str) -> Path:
         "min.cleanable.dirty.ratio": "0",
         "delete.retention.ms": "0",
         "file.delete.delay.ms": "0",
+        "compactor.engine": "spark",
         "spark.master": "local[2]",
         **{key.replace("_", "."): value for key, value in changes.items()},
     }
@@ -218,7 +219,7 @@ class Watcher:
             self.steps[self.stage] += count
 
 
-def _same(executor: Executor) -> Executor:
+def _same(executor: Executor, _due_bytes: int) -> Executor:
     return executor
 
 

@@ -59,5 +59,8 @@ def outcome(words: Sequence[str]) -> dict[str, object]:
 if __name__ == "__main__":
     task = json.load(sys.stdin)
     sys.meta_path.insert(0, Hiding(frozenset(task["hidden"])))
+    # The compactor asks `find_spec` for pyspark, which takes None for "not installed" and lets an error through.
+    for module in {"pyspark", "py4j"}.intersection(task["hidden"]):
+        sys.modules[module] = None  # type: ignore[assignment]  # None is how Python says so
     found = {"modules": dict(failed_imports()), "commands": [outcome(words) for words in task["commands"]]}
     print(json.dumps(found))

@@ -133,7 +133,7 @@ def new_run(
     values.update(changes)
     run_settings = RunSettings(**values)  # type: ignore[arg-type]  # fields by name, of any type
 
-    def executor() -> LocalExecutor:
+    def executor(_due_bytes: int) -> LocalExecutor:
         return LocalExecutor(store, retry_policy(clock, random), is_single_stage=seed % 2 == 0)
 
     return Run(store, run_settings, executor, clock=clock, random=random)

@@ -21,6 +21,7 @@ def config(folder: Path, location: S3Location, *, file: str = "compact.json", **
         "aws.access.key.id": ACCESS_KEY_ID,
         "aws.secret.access.key": SECRET_ACCESS_KEY,
         "topics": "users",
+        "compactor.engine": "spark",
         **{key.replace("_", "."): value for key, value in changes.items()},
     }
     path = folder / file

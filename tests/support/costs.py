@@ -157,7 +157,7 @@ class CostLog:
         run = Run(
             store,
             RunSettings(settings_of=lambda *_: settings, threads=1, **changes),
-            lambda: LocalExecutor(store, retry_policy(clock, random)),
+            lambda _: LocalExecutor(store, retry_policy(clock, random)),
             clock=clock,
             random=random,
         )

@@ -238,7 +238,7 @@ def job(store: S3Store) -> Job:
         CompactOptions.parse(config),
         RunSelection(),
         store,
-        lambda: LocalExecutor(store, retry_policy(clock, Random(1))),
+        lambda _: LocalExecutor(store, retry_policy(clock, Random(1))),
         clock=clock,
         random=Random(),
     )

@@ -29,3 +29,7 @@ class Executor(Protocol):
 
     def forget(self) -> None:
         """Drop the masks after the end of a batch."""
+
+
+ExecutorFactory = Callable[[int], Executor]
+"""Returns the executor of a run, given the work that is due in it (`decide.batching.work_bytes`)."""

@@ -11,9 +11,9 @@
     gc          delete objects that were replaced long enough ago, and orphans, in every claimed partition. A partition
                 that needs only this is claimed without a lease, as for retention
 
-The executor is started only when there is something to clean, so a run with nothing to do starts no Spark. It is
-started before anything is claimed, so that other compactors can clean while Spark starts. A partition that fails is
-reported and delays no other. Nothing here depends on Spark.
+The executor is asked for only when there is something to clean, by the work that is due. So a run with little or
+nothing to do starts no Spark. Spark is started before anything is claimed, so that other compactors can clean
+meanwhile. A partition that fails is reported and delays no other. Nothing here depends on Spark.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from keyfold_compactor.decide.retention import Expiry, expiry
 from keyfold_compactor.decide.settings import TopicSettings
 from keyfold_compactor.decide.work import log_job, reason
 from keyfold_compactor.execute.claims import LeaseKeeper, PartitionClaim
-from keyfold_compactor.execute.executor import Executor
+from keyfold_compactor.execute.executor import Executor, ExecutorFactory
 from keyfold_compactor.execute.passes import UNIT_BYTES_MIN, BatchPasses, release
 from keyfold_compactor.report.log_state import log_state
 from keyfold_compactor.report.progress import FIRST_STAGE, NoProgress, RunProgress
@@ -102,7 +102,7 @@ class Run:
         self,
         store: ObjectStore,
         settings: RunSettings,
-        executor: Callable[[], Executor],
+        executor: ExecutorFactory,
         *,
         clock: Clock,
         random: Random,
@@ -112,6 +112,7 @@ class Run:
         self._settings = settings
         self._make_executor = executor
         self._executor: Executor | None = None
+        self._due_bytes = 0
         self._clock = clock
         self._random = random
         self._progress: RunProgress = progress or NoProgress()
@@ -230,7 +231,7 @@ class Run:
     def _clean_due(self, due: Sequence[PartitionReview], should_stop: Callable[[], bool]) -> None:
         """Clean the logs that are due, batch by batch, until none of them is free."""
         queue = by_urgency(due, self._settings.batch_bytes)
-        due_bytes = sum(work_bytes(review.size_bytes) for review in queue)
+        due_bytes = self._due_bytes = sum(work_bytes(review.size_bytes) for review in queue)
         while queue and not should_stop():
             asked_s = self._clock.monotonic_s()
             if not self._start_executor(queue):
@@ -261,7 +262,7 @@ class Run:
         if self._executor is not None or all(log_states[review.place].is_in_progress for review in queue):
             return True
         try:
-            self._executor = self._make_executor()
+            self._executor = self._make_executor(self._due_bytes)
         except Exception as error:  # noqa: BLE001 - whatever keeps Spark from starting is told of each partition
             self._report.executor_error = reason(error)
             for review in queue:
@@ -367,7 +368,7 @@ class Run:
 
     def _pass(self, claims: Sequence[PartitionClaim], should_stop: Callable[[], bool]) -> None:
         """Map, plan, rewrite and commit the claimed logs."""
-        self._executor = self._executor or self._make_executor()
+        self._executor = self._executor or self._make_executor(self._due_bytes)
         BatchPasses(
             self._executor,
             max_bytes=self._settings.pass_bytes,

@@ -58,7 +58,7 @@ class SparkKeeper:
     ) -> None:
         self._end()
 
-    def __call__(self) -> Executor:
+    def __call__(self, due_bytes: int) -> Executor:  # noqa: ARG002 - Spark does any amount of work
         """Return the executor. Raise `ConfigError` for an unsupported Spark, and whatever Spark raises."""
         self.check_alive()
         if self._executor is None:

@@ -19,6 +19,7 @@ from random import SystemRandom
 from typing import Final, NamedTuple, Protocol
 
 from keyfold.runtime.clock import SystemClock
+from keyfold.runtime.garbage import collect_rarely
 from keyfold.runtime.retry import Backoff, RetryPolicy
 from keyfold.runtime.throttle import BudgetPacer, ThrottleAddress, ThrottleLost
 from keyfold.store.api import ObjectStore
@@ -121,6 +122,7 @@ class TaskEnvironment:
             _STORES[self.source, self.throttle is not None] = cached
             if _REUSED in os.environ:
                 gc.freeze()
+                collect_rarely()
         store, switch = cached
         if self.throttle is None:
             yield store, None

@@ -14,7 +14,7 @@ from tests.support.images.build import Image
 from tests.support.images.stage import EXECUTABLE_TMP, KEYS, Stage, documents, kill, run, say, start, status, until
 
 EXECUTOR_SCRATCH = {**EXECUTABLE_TMP, "/opt/spark/work-dir": "nosuid,nodev,noexec,size=256m"}
-RUN = ("run", "/etc/keyfold/compact.json", "--once", "--json")
+RUN = ("run", "/etc/keyfold/compact.json", "--once", "--json", "--engine", "spark")
 
 
 def tell_compactor(image: Image, stage: Stage) -> None:

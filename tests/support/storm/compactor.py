@@ -57,7 +57,7 @@ def main() -> int:
     clock, random = SystemClock(), Random()
     store = options.location().open()
 
-    def executor() -> LocalExecutor:
+    def executor(_due_bytes: int) -> LocalExecutor:
         return LocalExecutor(
             store, RetryPolicy(clock, random, Backoff(), WAIT_TIMEOUT_S), is_single_stage=random.random() < 0.5
         )

@@ -214,7 +214,9 @@ class Storm:
         """A last run of the real command, with Spark, over everything at the source."""
         world = self.world
         world.close(["compactor"], gracefully=True)
-        done = world.keyfold("compact", "run", world.compactor_config(), "--once", "--force", timeout_s=900)
+        done = world.keyfold(
+            "compact", "run", world.compactor_config(), "--once", "--force", "--engine", "spark", timeout_s=900
+        )
         assert done.returncode == 0, done.stdout[-3_000:] + done.stderr[-3_000:]
 
     def _verify(self) -> None:

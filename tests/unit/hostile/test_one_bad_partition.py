@@ -138,7 +138,7 @@ class Bad:
         }
         clock = self.logs[0].clock
 
-        def executor() -> LocalExecutor:
+        def executor(_due_bytes: int) -> LocalExecutor:
             return LocalExecutor(self.store, retry_policy(clock, Random(1)))
 
         made = CompactOptions.parse({**options, **config})

@@ -253,7 +253,7 @@ def job(store: MemoryStore | CountedStore, clock: ManualClock) -> Job:
         }
     )
 
-    def executor() -> Executor:
+    def executor(_due_bytes: int) -> Executor:
         return LocalExecutor(store, retry_policy(clock, Random(1)))
 
     return Job(options, RunSelection(), store, executor, clock=clock, random=Random(2))

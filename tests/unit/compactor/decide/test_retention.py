@@ -285,7 +285,7 @@ def test_a_compacted_log_expires_and_is_cleaned_in_one_run() -> None:
     clock = ManualClock()
     store, _ = hourly_log(clock)
 
-    def executor() -> Executor:
+    def executor(_due_bytes: int) -> Executor:
         return LocalExecutor(store, retry_policy(clock, Random(1)))
 
     both = job(store, clock, executor, cleanup_policy="compact,delete", retention_ms=str(2 * HOUR_MS + HOUR_MS // 2))
@@ -338,7 +338,9 @@ class Dying:
 def test_segments_expire_while_cleaning_fails_or_backs_off() -> None:
     clock = ManualClock()
     store, _ = hourly_log(clock)
-    runs = job(store, clock, Dying, cleanup_policy="compact,delete", retention_ms=str(2 * HOUR_MS + HOUR_MS // 2))
+    runs = job(
+        store, clock, lambda _: Dying(), cleanup_policy="compact,delete", retention_ms=str(2 * HOUR_MS + HOUR_MS // 2)
+    )
     (part,) = runs.once().partitions
     assert (part.outcome, part.expired.segments) == (PartitionOutcome.FAILED, 1)
     assert "lost its executors" in part.why

@@ -40,7 +40,7 @@ CONFIG = {
 
 
 def job(store: ObjectStore, clock: ManualClock, selection: RunSelection | None = None, **config: str) -> Job:
-    def executor() -> Executor:
+    def executor(_due_bytes: int) -> Executor:
         return LocalExecutor(store, retry_policy(clock, Random(1)))
 
     options = CompactOptions.parse({**CONFIG, **{key.replace("_", "."): value for key, value in config.items()}})
@@ -111,7 +111,7 @@ def test_an_executors_death_fails_the_batch_and_releases_the_leases() -> None:
     clock = ManualClock()
     store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
     settings = RunSettings(settings_of=lambda *_: EAGER, threads=1)
-    report = Run(store, settings, Dying, clock=clock, random=Random(1)).clean([PLACE])
+    report = Run(store, settings, lambda _: Dying(), clock=clock, random=Random(1)).clean([PLACE])
     assert report.exit_code == 1
     assert "lost its executors" in report.partitions[0].why
     assert load(store).compactor.lease_until_ms == 0
@@ -215,7 +215,7 @@ def test_a_defect_during_a_pass_is_reported_and_releases_the_lease() -> None:
     store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
     settings = RunSettings(settings_of=lambda *_: EAGER, threads=1)
     executor = Forgetful(store, retry_policy(clock, Random(1)))
-    report = Run(store, settings, lambda: executor, clock=clock, random=Random(1)).clean([PLACE])
+    report = Run(store, settings, lambda _: executor, clock=clock, random=Random(1)).clean([PLACE])
     assert [p.outcome for p in report.partitions] == [PartitionOutcome.FAILED]
     assert (report.exit_code, load(store).compactor.lease_until_ms) == (1, 0)
     assert [r.offset for r in read_all(store)] == [0, 1]
@@ -232,7 +232,7 @@ def test_a_claim_that_was_lost_before_the_executor_died_is_reported_as_lost() ->
             return super().map_logs(jobs, done)
 
     settings = RunSettings(settings_of=lambda *_: EAGER, threads=1)
-    report = Run(store, settings, Overtaken, clock=clock, random=Random(1)).clean([PLACE])
+    report = Run(store, settings, lambda _: Overtaken(), clock=clock, random=Random(1)).clean([PLACE])
     assert [p.outcome for p in report.partitions] == [PartitionOutcome.LOST]
 
 
@@ -250,7 +250,7 @@ def test_repeated_spark_failures_end_the_loop() -> None:
     clock = ManualClock()
     store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
     options = CompactOptions.parse({**CONFIG, "cleanup.policy": "compact"})
-    found = Job(options, RunSelection(), store, Dying, clock=clock, random=Random(2))
+    found = Job(options, RunSelection(), store, lambda _: Dying(), clock=clock, random=Random(2))
     reports: list[RunReport] = []
 
     def publish(report: RunReport) -> None:

@@ -76,7 +76,7 @@ def new_run(store: MemoryStore | CountedStore, executor: LocalExecutor, seed: in
         threads=4,
         **changes,  # type: ignore[arg-type]  # fields by name, of any type
     )
-    return Run(store, settings, lambda: executor, clock=SystemClock(), random=Random(seed))
+    return Run(store, settings, lambda _: executor, clock=SystemClock(), random=Random(seed))
 
 
 def with_a_huge_one(count: int) -> tuple[MemoryStore, Watched]:

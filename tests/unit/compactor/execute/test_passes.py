@@ -60,7 +60,7 @@ class DiesLater(LocalExecutor):
 
 def run(store: ObjectStore, executor: LocalExecutor, clock: ManualClock) -> RunReport:
     settings = RunSettings(settings_of=lambda *_: UNMERGED, threads=1, pass_bytes=1, retry_timeout_s=1.0)
-    return Run(store, settings, lambda: executor, clock=clock, random=Random(1)).clean([PLACE])
+    return Run(store, settings, lambda _: executor, clock=clock, random=Random(1)).clean([PLACE])
 
 
 def parted_log(clock: ManualClock) -> tuple[MemoryStore, list[Record]]:
@@ -194,7 +194,7 @@ def test_a_pass_in_parts_stops_when_its_topic_is_no_longer_compacted(policy: str
 
     executor = Changed(store, retry_policy(clock, Random(1)))
     settings = RunSettings(settings_of=followed, threads=1, pass_bytes=1)
-    (part,) = Run(store, settings, lambda: executor, clock=clock, random=Random(1)).clean([PLACE]).partitions
+    (part,) = Run(store, settings, lambda _: executor, clock=clock, random=Random(1)).clean([PLACE]).partitions
     assert (part.outcome, part.parts, part.parts_committed, part.why) == (PartitionOutcome.CLEANED, 3, 2, why)
     assert load(store).compactor.lease_until_ms == 0
     here = {r.offset for r in read_all(store)}
@@ -262,7 +262,7 @@ def test_a_stopped_run_reports_each_pass_with_parts_left() -> None:
     store, _ = parted_log(clock)
     settings = RunSettings(settings_of=lambda *_: UNMERGED, threads=1, pass_bytes=1)
     run = Run(
-        store, settings, lambda: LocalExecutor(store, retry_policy(clock, Random(1))), clock=clock, random=Random(1)
+        store, settings, lambda _: LocalExecutor(store, retry_policy(clock, Random(1))), clock=clock, random=Random(1)
     )
     answers = iter([False, True, True])
     (part,) = run.clean([PLACE], lambda: next(answers)).partitions
@@ -282,7 +282,7 @@ def test_a_pass_stopped_after_losing_its_claim_is_reported_as_lost() -> None:
 
     settings = RunSettings(settings_of=lambda *_: UNMERGED, threads=1, pass_bytes=1)
     executor = LocalExecutor(store, retry_policy(clock, Random(1)))
-    report = Run(store, settings, lambda: executor, clock=clock, random=Random(1)).clean([PLACE], stop_overtaken)
+    report = Run(store, settings, lambda _: executor, clock=clock, random=Random(1)).clean([PLACE], stop_overtaken)
     assert [(p.outcome, p.parts_committed) for p in report.partitions] == [(PartitionOutcome.LOST, 1)]
 
 
@@ -301,7 +301,7 @@ def test_merges_in_parts_finish_and_map_nothing() -> None:
 
     settings = RunSettings(settings_of=lambda *_: topic, threads=1, pass_bytes=1)
     executor = Watching(store, retry_policy(clock, Random(1)))
-    (part,) = Run(store, settings, lambda: executor, clock=clock, random=Random(1)).clean([PLACE]).partitions
+    (part,) = Run(store, settings, lambda _: executor, clock=clock, random=Random(1)).clean([PLACE]).partitions
     assert part.outcome is PartitionOutcome.CLEANED
     assert part.parts == part.parts_committed > 1
     assert mapped == [0]
@@ -325,7 +325,7 @@ def test_settings_that_became_contradictory_fail_only_their_partition() -> None:
 
     settings = RunSettings(settings_of=settings_of, threads=1)
     executor = LocalExecutor(store, retry_policy(clock, Random(1)))
-    report = Run(store, settings, lambda: executor, clock=clock, random=Random(1)).clean([PLACE])
+    report = Run(store, settings, lambda _: executor, clock=clock, random=Random(1)).clean([PLACE])
     (part,) = report.partitions
     assert (part.outcome, report.exit_code) == (PartitionOutcome.FAILED, 1)
     assert "must not exceed" in part.why

@@ -21,7 +21,7 @@ from keyfold_compactor.decide.batching import SHARES, BatchLimits, CleaningRate
 from keyfold_compactor.decide.plan import LOG_COST_BYTES
 from keyfold_compactor.decide.settings import TopicSettings
 from keyfold_compactor.decide.work import LogJob, MapAnswer
-from keyfold_compactor.execute.executor import Done, Executor
+from keyfold_compactor.execute.executor import Done, Executor, ExecutorFactory
 from keyfold_compactor.execute.local import LocalExecutor
 from keyfold_compactor.execute.run import Run, RunSettings
 from keyfold_compactor.report.report import PartitionOutcome, RunReport
@@ -58,7 +58,7 @@ class Watched(LocalExecutor):
 
 def new_run(
     store: MemoryStore | CountedStore,
-    executor: Callable[[], Executor],
+    executor: ExecutorFactory,
     clock: Clock,
     *,
     holder: str = "me",
@@ -104,7 +104,7 @@ def test_two_concurrent_runs_share_64_logs_at_the_default_settings() -> None:
     def run(me: int) -> None:
         executor = Watched(store, clock, lambda: alternating.wait(me))
         try:
-            reports[me] = new_run(store, lambda: executor, clock, holder=f"run-{me}").clean(places)
+            reports[me] = new_run(store, lambda _: executor, clock, holder=f"run-{me}").clean(places)
         finally:
             alternating.end(me)
 
@@ -126,7 +126,7 @@ def test_a_log_of_a_dead_compactor_is_cleaned_in_the_same_run_once_its_lease_exp
     store, places = filled(16, clock)
     claim(store, places[0], clock)
     executor = Watched(store, clock, lambda: clock.advance(20_000))
-    report = new_run(store, lambda: executor, clock).clean(places)
+    report = new_run(store, lambda _: executor, clock).clean(places)
     assert {p.outcome for p in report.partitions} == {PartitionOutcome.CLEANED}
     assert len(report.partitions) == 16
     assert sum(places[0] in batch for batch in executor.mapped) == 1
@@ -138,7 +138,7 @@ def test_a_log_that_stays_leased_is_reported_once_and_delays_nothing() -> None:
     store, places = filled(16, clock)
     claim(store, places[0], clock)
     executor = Watched(store, clock)
-    report = new_run(store, lambda: executor, clock).clean(places)
+    report = new_run(store, lambda _: executor, clock).clean(places)
     outcomes = {p.place: p.outcome for p in report.partitions}
     assert outcomes == {places[0]: PartitionOutcome.SKIPPED, **dict.fromkeys(places[1:], PartitionOutcome.CLEANED)}
     assert report.exit_code == 0
@@ -154,7 +154,7 @@ def test_overdue_logs_are_claimed_first_even_if_their_lease_expires_later() -> N
     lagged = replace(SETTINGS, max_compaction_lag_ms=1)
     executor = Watched(store, clock, lambda: clock.advance(61_000))
     clock.advance(1_000)
-    run = new_run(store, lambda: executor, clock, settings_of=lambda topic: lagged if topic == "late" else SETTINGS)
+    run = new_run(store, lambda _: executor, clock, settings_of=lambda topic: lagged if topic == "late" else SETTINGS)
     run.clean([*places, late])
     assert late not in executor.mapped[0]
     assert executor.mapped[1][0] == late
@@ -180,7 +180,7 @@ def test_losing_a_claim_race_is_not_a_lost_lease() -> None:
     """Lost leases raise an alert: they are passes that were for nothing."""
     clock = ManualClock()
     store, places = filled(1, clock)
-    report = new_run(Overtaken(store, clock), lambda: Watched(store, clock), clock).clean(places)
+    report = new_run(Overtaken(store, clock), lambda _: Watched(store, clock), clock).clean(places)
     assert [p.outcome for p in report.partitions] == [PartitionOutcome.SKIPPED]
     assert load(store, places[0]).compactor.lease_holder == "another"
 
@@ -190,7 +190,7 @@ def test_nothing_is_claimed_while_spark_starts() -> None:
     store, places = filled(8, clock)
     leases: list[int] = []
 
-    def start() -> Executor:
+    def start(_due_bytes: int) -> Executor:
         leases.extend(load(store, place).compactor.lease_until_ms for place in places)
         return Watched(store, clock)
 
@@ -205,7 +205,7 @@ def test_no_spark_is_started_if_others_hold_every_due_log() -> None:
     for place in places:
         claim(store, place, clock)
 
-    def start() -> Executor:
+    def start(_due_bytes: int) -> Executor:
         raise AssertionError("there is nothing to do")
 
     report = new_run(store, start, clock).clean(places)
@@ -218,7 +218,7 @@ def test_a_spark_that_cannot_start_fails_every_due_log_and_is_tried_once() -> No
     versions = [load(store, place).version for place in places]
     asked: list[int] = []
 
-    def start() -> Executor:
+    def start(_due_bytes: int) -> Executor:
         asked.append(1)
         raise RuntimeError("no master")
 
@@ -235,9 +235,9 @@ def test_a_log_cleaned_meanwhile_by_another_run_costs_one_request() -> None:
     counted = CountedStore(store)
     calls: list[int] = []
 
-    def other() -> Executor:
+    def other(_due_bytes: int) -> Executor:
         executor = LocalExecutor(store, retry_policy(clock, Random(2)))
-        new_run(store, lambda: executor, clock, holder="another").clean(places)
+        new_run(store, lambda _: executor, clock, holder="another").clean(places)
         calls.append(sum(counted.calls.values()))
         return Watched(store, clock)
 
@@ -261,7 +261,7 @@ def test_a_run_alone_claims_an_eighth_of_the_due_logs_or_a_quarter_if_quick() ->
     clock = ManualClock()
     store, places = filled(64, clock)
     executor = Watched(store, clock)
-    new_run(store, lambda: executor, clock).clean(places)
+    new_run(store, lambda _: executor, clock).clean(places)
     assert [len(batch) for batch in executor.mapped] == [16] * 4
 
 

@@ -60,7 +60,7 @@ def run(
         retry_timeout_s=2.0,
         **changes,  # type: ignore[arg-type]  # fields by name, of any type
     )
-    return Run(store, settings, lambda: executor, clock=ManualClock(), random=Random(1)).clean(PLACES)
+    return Run(store, settings, lambda _: executor, clock=ManualClock(), random=Random(1)).clean(PLACES)
 
 
 def counted(report: PartitionReport) -> dict[str, object]:

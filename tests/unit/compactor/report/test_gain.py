@@ -32,7 +32,7 @@ def job(store: MemoryStore, clock: ManualClock, **config: str) -> Job:
         options,
         RunSelection(),
         store,
-        lambda: LocalExecutor(store, retry_policy(clock, Random(1))),
+        lambda _: LocalExecutor(store, retry_policy(clock, Random(1))),
         clock=clock,
         random=Random(2),
     )

@@ -134,7 +134,7 @@ class World:
     def _is_away(self, _call: Call) -> bool:
         return self.is_away
 
-    def _executor(self) -> Executor:
+    def _executor(self, _due_bytes: int) -> Executor:
         return LocalExecutor(self.store, retry_policy(self.clock, Random(1)))
 
 
@@ -196,7 +196,7 @@ def test_a_store_that_ignores_conditions_is_not_waited_for(clock: ManualClock) -
         options(),
         RunSelection(),
         store,
-        lambda: LocalExecutor(store, retry_policy(clock, Random(1))),
+        lambda _: LocalExecutor(store, retry_policy(clock, Random(1))),
         clock=clock,
         random=Random(2),
     )

@@ -38,7 +38,7 @@ def job(store: ObjectStore, clock: ManualClock, meter: RunMeter, **config: str) 
         options,
         RunSelection(),
         store,
-        lambda: LocalExecutor(store, retry_policy(clock, Random(1))),
+        lambda _: LocalExecutor(store, retry_policy(clock, Random(1))),
         clock=clock,
         random=Random(2),
         observer=meter,

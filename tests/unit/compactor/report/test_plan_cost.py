@@ -114,7 +114,7 @@ def test_a_plan_shows_cost_per_partition_and_in_all_as_text_and_json() -> None:
             options,
             RunSelection(),
             store,
-            lambda: LocalExecutor(store, retry_policy(clock, Random(1))),
+            lambda _: LocalExecutor(store, retry_policy(clock, Random(1))),
             clock=clock,
             random=Random(2),
         )

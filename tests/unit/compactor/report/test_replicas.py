@@ -50,7 +50,7 @@ def job(store: ObjectStore, clock: ManualClock, selection: RunSelection | None =
         options,
         selection or RunSelection(),
         store,
-        lambda: LocalExecutor(store, retry_policy(clock, Random(1))),
+        lambda _: LocalExecutor(store, retry_policy(clock, Random(1))),
         clock=clock,
         random=Random(2),
         **others,  # type: ignore[arg-type]  # fields by name, of any type

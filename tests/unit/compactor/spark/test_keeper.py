@@ -61,7 +61,7 @@ def test_spark_is_started_once_and_stopped_at_the_end(monkeypatch: pytest.Monkey
     with SparkKeeper(CompactOptions.parse({**OPTIONS, "spark.executor.memory": "1g"})) as keeper:
         keeper.check_alive()
         assert spark.started == []
-        assert keeper() is keeper()
+        assert keeper(1) is keeper(1)
         assert (spark.started, spark.stopped) == ([{"spark.executor.memory": "1g"}], 0)
     assert spark.stopped == 1
 
@@ -69,13 +69,13 @@ def test_spark_is_started_once_and_stopped_at_the_end(monkeypatch: pytest.Monkey
 def test_a_dead_spark_started_by_the_process_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     spark = FakeSpark(monkeypatch)
     with SparkKeeper(CompactOptions.parse(OPTIONS)) as keeper:
-        first = keeper()
+        first = keeper(1)
         spark.alive = False
         keeper.check_alive()
         assert (len(spark.started), spark.stopped) == (1, 1)
-        assert keeper() is not first
+        assert keeper(1) is not first
         spark.alive = False
-        keeper()
+        keeper(1)
         assert (len(spark.started), spark.stopped) == (3, 2)
     assert spark.stopped == 3
 
@@ -83,9 +83,9 @@ def test_a_dead_spark_started_by_the_process_is_replaced(monkeypatch: pytest.Mon
 def test_a_dead_given_spark_is_an_error_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     spark = FakeSpark(monkeypatch, is_given=True)
     with SparkKeeper(CompactOptions.parse(OPTIONS)) as keeper:
-        keeper()
+        keeper(1)
         spark.alive = False
-        for call in (keeper.check_alive, keeper):
+        for call in (keeper.check_alive, lambda: keeper(1)):
             with pytest.raises(SparkLost, match="has ended; restart the compactor the way it was started"):
                 call()
     assert len(spark.started) == 1
@@ -97,7 +97,7 @@ def test_the_loop_ends_immediately_when_a_given_spark_died(monkeypatch: pytest.M
     options = CompactOptions.parse({**OPTIONS, "log.cleaner.backoff.ms": "0", "min.cleanable.dirty.ratio": "0"})
     reports: list[RunReport] = []
     with SparkKeeper(options) as keeper:
-        keeper()
+        keeper(1)
         spark.alive = False
         job = Job(
             options,
@@ -120,7 +120,7 @@ def test_a_start_that_fails_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch)
     with SparkKeeper(options) as keeper:
         for _ in range(2):
             with pytest.raises(ConfigError):
-                keeper()
+                keeper(1)
     assert len(spark.started) == 2
 
 
