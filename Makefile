@@ -40,7 +40,7 @@ SITE := .cache/site
 PIP_HASHED := -m pip --disable-pip-version-check install --quiet --require-hashes --no-build-isolation
 PIP_PROJECT := -m pip --disable-pip-version-check install --quiet --no-deps --no-build-isolation
 
-.PHONY: help venv java go go-programs jars demo test test-durations test-full test-rest mutants test-spark test-kube test-python images-try compose-try soak lint lint-style lint-types lint-imports lint-tidy bench docs site pictures dist pins audit clean clean-all
+.PHONY: help venv java go go-programs jars demo test test-durations test-full test-rest mutants test-spark test-kube test-python images-try compose-try soak lint lint-style lint-types lint-imports lint-tidy bench bench-peers bench-report docs site pictures dist pins audit clean clean-all
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -139,9 +139,16 @@ lint-imports: $(STAMP)
 lint-tidy: $(STAMP)
 	$(PYTEST) -q -p no:randomly tests/unit/test_tidy.py
 
-bench: jars ## Ratios on this machine, each on the same data in one run
-	@for bench in $$(ls tests/bench/*.py | grep -v '/_'); do name=$${bench%.py}; \
-		echo "== $$bench"; $(PY) -m "$${name//\//.}" $(ARGS); done
+bench-peers: go jars $(SPARK_VENV)/.installed ## keyfold end to end beside Delta, Iceberg and Hudi on Spark: make bench-peers ARGS="--changes 200000"
+	@$(SPARK_VENV)/bin/python -m tests.support.go_program versitygw
+	@env -u SPARK_HOME $(SPARK_VENV)/bin/python -m tests.bench.peers $(ARGS)
+
+bench: java go jars ## Measure what README.md quotes, as JSON in build/bench; make bench ARGS=--quick
+	@$(PY) -m tests.support.go_program versitygw
+	@$(PY) -m tests.bench.report.run $(ARGS)
+
+bench-report: $(STAMP) ## Make the charts and tables of README.md and docs/benchmarks.md of what `make bench` measured
+	@$(PY) -m tests.bench.report.pages $(ARGS)
 
 docs: $(STAMP) ## Write docs/configuration.md, the tables of the metrics pages and the chart's README from their sources
 	$(PY) -m tests.support.configuration_docs

@@ -63,7 +63,7 @@ class Recipe:
     def columns(self, start: int, end: int) -> RecordColumns:
         """The records with offsets `[start, end)`."""
         numbers = _key_numbers(self)[start:end].tolist()
-        texts, step = _texts(), 7919 + self.seed
+        pool, step = texts(), 7919 + self.seed
         size = end - start
         front = b"user-" + bytes(self.key_bytes - KEY_BYTES).replace(b"\0", b"/")
         return RecordColumns(
@@ -71,7 +71,7 @@ class Recipe:
             [BASE_MS + i // 3 for i in range(start, end)],
             [1] * size,
             [front + b"%012d" % number for number in numbers],
-            [b"%016d" % i + texts[i * step % _POOL] for i in range(start, end)],
+            [b"%016d" % i + pool[i * step % _POOL] for i in range(start, end)],
             [None] * size,
             [0] * size,
         )
@@ -92,13 +92,14 @@ def _key_numbers(recipe: Recipe) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 @functools.lru_cache(maxsize=1)
-def _texts() -> list[bytes]:
+def texts() -> list[bytes]:
+    """The pool: texts that make a value of `VALUE_BYTES` with a number of 16 digits before them."""
     random, noise = Random(0), np.random.default_rng(0)
     words = np.array([bytes(random.choices(b"etaoinshrdlu", k=_WORD_BYTES - 1)) + b" " for _ in range(1024)])
-    texts = words[noise.integers(0, len(words), (_POOL, _WORDS))].tobytes()
+    prose = words[noise.integers(0, len(words), (_POOL, _WORDS))].tobytes()
     digits = noise.bytes(_POOL * _HEX_BYTES // 2).hex().encode()
     wide = _WORDS * _WORD_BYTES
-    return [texts[i * wide : (i + 1) * wide] + digits[i * _HEX_BYTES : (i + 1) * _HEX_BYTES] for i in range(_POOL)]
+    return [prose[i * wide : (i + 1) * wide] + digits[i * _HEX_BYTES : (i + 1) * _HEX_BYTES] for i in range(_POOL)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ from keyfold.log.codec import DEFAULT_CODEC, Codec, open_codec
 from keyfold.log.names import is_segment_name
 from keyfold.runtime.buffers import Bytes
 from keyfold.store.location import open_location
+from keyfold_demo.children import free_port
+from tests.bench._steady import Steady, steady
 from tests.support.kafka import KafkaBroker, Row, produce_all
 
 FEW_OF: Final = 1000
@@ -133,7 +135,7 @@ class Ground:
         written: Callable[[bytes], bytes] = lambda value: value,
     ) -> None:
         """A topic with many records and one with few; `written` makes their values of JSON."""
-        for name, size in ((topic, count), (f"{topic}-few", _few(count))):
+        for name, size in ((topic, count), (f"{topic}-few", _few(count, partitions))):
             self.broker.create_topic(name, partitions, {"retention.ms": "-1"})
             produce_all(
                 self.broker.bootstrap_servers,
@@ -148,7 +150,8 @@ class Ground:
     def loop(self, topic: str, count: int, processes: int = 1, partitions: int = 1) -> Cost:
         """Consume loops that touch every field, each over its share of the partitions."""
         few = self._kept(
-            f"loop {topic} {processes}", lambda: self._bare(f"{topic}-few", _few(count), processes, partitions)
+            f"loop {topic} {processes}",
+            lambda: self._bare(f"{topic}-few", _few(count, partitions), processes, partitions),
         )
         return self._bare(topic, count, processes, partitions) - few
 
@@ -157,6 +160,12 @@ class Ground:
         what = f"sink {topic} {tasks} {sorted(keys.items())}"
         few = self._kept(what, lambda: self._sink(f"{topic}-few", tasks, keys))
         return self._sink(topic, tasks, keys) - few
+
+    def steady(self, topic: str, count: int, tasks: int, **keys: object) -> Steady:
+        """The sink while all of its tasks read."""
+        url = f"http://127.0.0.1:{free_port()}"
+        path = self._written(topic, tasks, {"listeners": url, **keys})
+        return steady(path, url, f"bench-{self._number}", tasks, count, self.store.environment)
 
     def compression(self, topic: str) -> Cost:
         """Compress the blocks of the newest run of the sink once more, in one thread and with nothing else."""
@@ -180,11 +189,15 @@ class Ground:
         return run([[*start, str(count * len(share) // partitions), *share] for share in shares])
 
     def _sink(self, topic: str, tasks: int, keys: Mapping[str, object]) -> Cost:
+        path = self._written(topic, tasks, keys)
+        command = [sys.executable, "-m", "keyfold_sink", "run", str(path), "--until-caught-up", "--json"]
+        return run([command], self.store.environment)
+
+    def _written(self, topic: str, tasks: int, keys: Mapping[str, object]) -> Path:
         self._number += 1
         path = self.folder / f"sink-{self._number}.json"
         path.write_text(json.dumps(self.config(topic, f"bench-{self._number}", tasks, keys)))
-        command = [sys.executable, "-m", "keyfold_sink", "run", str(path), "--until-caught-up", "--json"]
-        return run([command], self.store.environment)
+        return path
 
     def config(self, topic: str, name: str, tasks: int, keys: Mapping[str, object]) -> dict[str, str]:
         return {
@@ -206,6 +219,6 @@ def _compressed(codec: Codec, blocks: list[Bytes]) -> Cost:
     return Cost(time.process_time() - cpu_s, time.monotonic() - begun)
 
 
-def _few(count: int) -> int:
-    """A thousandth, but enough for every partition."""
-    return max(8, count // FEW_OF)
+def _few(count: int, partitions: int) -> int:
+    """A thousandth, but enough for every partition, each with the same number."""
+    return max(8, count // FEW_OF // partitions * partitions, 2 * partitions)

@@ -104,7 +104,7 @@ def passes(location: S3Location, logs: int, commands: Connection, stop: Event) -
 
         def clean(environment: TaskEnvironment, count: int) -> int:
             executor = SparkExecutor(spark, environment, map_bytes=64 * 1024 * 1024)
-            run = Run(store, settings, lambda: executor, clock=SystemClock(), random=Random())
+            run = Run(store, settings, lambda _: executor, clock=SystemClock(), random=Random())
             chosen = list(itertools.islice(places, count))
             assert len(chosen) == count, "no log is left to clean: say --logs with more"
             report = run.clean(chosen)

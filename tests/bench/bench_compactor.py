@@ -78,11 +78,12 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """Both sides on one log, and the CPU seconds below which no pass can be."""
+    """Both sides' middle runs on one log, all their runs, and the CPU seconds below which no pass can be."""
 
     peer: Cost
     keyfold: Cost
     floor_s: float
+    rounds: dict[str, list[float]]
 
     @property
     def ratios(self) -> dict[str, float]:
@@ -151,7 +152,7 @@ def peer(spark: SparkSession, topic: str, paths: list[str], partitions: int, out
 def keyfold_pass(store: FolderStore, executor: SparkExecutor, places: list[Place]) -> RunReport:
     """One run of the compactor."""
     settings = RunSettings(settings_of=lambda *_: SETTINGS)
-    run = Run(store, settings, lambda: executor, clock=SystemClock(), random=Random())
+    run = Run(store, settings, lambda _: executor, clock=SystemClock(), random=Random())
     report = run.clean(places)
     assert report.exit_code == 0, report.document()
     return report
@@ -185,7 +186,13 @@ def compare(
             floor_s = sum(starmap(partial(_floor_s, FolderStore(str(copy))), zip(places, manifests, strict=True)))
         shutil.rmtree(copy)
     shutil.rmtree(root)
-    return Contest(_middle([theirs for theirs, _ in costs]), _middle([ours for _, ours in costs]), floor_s)
+    theirs, ours = [peer for peer, _ in costs], [keyfold for _, keyfold in costs]
+    runs = {
+        f"{side}_{unit}": [getattr(cost, unit) for cost in found]
+        for side, found in (("peer", theirs), ("keyfold", ours))
+        for unit in ("wall_s", "cpu_s")
+    }
+    return Contest(_middle(theirs), _middle(ours), floor_s, runs)
 
 
 def _floor_s(store: FolderStore, place: Place, before: Manifest) -> float:
@@ -255,7 +262,7 @@ def show(title: str, found: Contest) -> None:
 @click.option("--json", "as_json", is_flag=True)
 def main(records: int, garbage: str, partitions: str, rounds: int, *, as_json: bool) -> None:
     """Print costs and ratios."""
-    os.environ["PYTHONPATH"] = str(Path.cwd())
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
     contests: dict[tuple[int, int], Contest] = {}
     with tempfile.TemporaryDirectory(dir=memory_folder(3 * records * 1024)) as temporary:
         folder, events = Path(temporary, "logs"), Path(temporary, "events")

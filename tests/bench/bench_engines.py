@@ -57,7 +57,7 @@ class Figures:
 def run(store: FolderStore, executor: Executor, places: list[Place]) -> None:
     """One run of the compactor."""
     settings = RunSettings(settings_of=lambda *_: SETTINGS)
-    report = Run(store, settings, lambda: executor, clock=SystemClock(), random=Random()).clean(places)
+    report = Run(store, settings, lambda _: executor, clock=SystemClock(), random=Random()).clean(places)
     assert report.exit_code == 0, report.document()
 
 

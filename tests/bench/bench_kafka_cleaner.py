@@ -147,7 +147,7 @@ def keyfold_pass(
         topic = TopicSettings(min_cleanable_dirty_ratio=0.0, encoding=Encoding(codec, level))
         settings, made = RunSettings(settings_of=lambda *_: topic), executor(store)
         begun, cpu = time.monotonic(), cpu_s()
-        report = Run(store, settings, lambda: made, clock=SystemClock(), random=Random()).clean(places)
+        report = Run(store, settings, lambda _: made, clock=SystemClock(), random=Random()).clean(places)
         stored = sum(s.size_bytes for m in manifests for s in m.segments)
         found = Cleaned(recipe.raw_bytes * partitions, stored, time.monotonic() - begun, cpu_s() - cpu)
         assert report.exit_code == 0, report.document()

@@ -61,7 +61,7 @@ def measure(root: Path, recipe: Recipe, partitions: int, codec: str, heap: str) 
     with spark_session("bench", conf) as spark, Peaks() as peaks:
         executor = SparkExecutor(spark, TaskEnvironment(store, None, 5.0), map_bytes=MAP_BYTES)
         settings = RunSettings(settings_of=lambda *_: TopicSettings(min_cleanable_dirty_ratio=0.0))
-        run = Run(store, settings, lambda: executor, clock=SystemClock(), random=Random())
+        run = Run(store, settings, lambda _: executor, clock=SystemClock(), random=Random())
         begun = time.monotonic()
         report = run.clean(places)
         took_s = time.monotonic() - begun

@@ -2,7 +2,7 @@
 
 The floor is what decompressing all blocks and copying keys and values into Arrow takes (`tests.bench._floors`).
 
-Run: python -m tests.bench.bench_read [--quick]. Compare columns, not absolute times: other machines are others.
+Run: python -m tests.bench.bench_read [--quick] [--json]. Compare columns, not absolute times.
 The store is in memory, so that nothing waits for a network: this is what reading takes of a processor.
 """
 
@@ -22,6 +22,7 @@ from keyfold.read.log import Log
 from keyfold.store.api import Create
 from tests.bench._floors import read_floor_s
 from tests.bench.bench_codec import cpu, make_columns, part
+from tests.bench.report.results import Row, rows_as_json
 from tests.support.logs import MadeLog
 
 
@@ -89,8 +90,8 @@ def ways(log: Log) -> dict[str, Callable[[], int]]:
     }
 
 
-def measure(title: str, made: MadeLog, repeats: int) -> None:
-    """One row of the table."""
+def measure(title: str, made: MadeLog, repeats: int) -> Row:
+    """Print and return one row of the table."""
     log = Log(made.store, "topics", "users")
     count = made.manifest.record_count
     base, found = cpu(partial(with_fastavro, made), repeats)
@@ -105,6 +106,13 @@ def measure(title: str, made: MadeLog, repeats: int) -> None:
     floor = read_floor_s(made.store, made.place, made.manifest)
     cells.append(f"{floor / count * 1e6:7.2f} {costs['batches'] / floor:5.1f}x")
     print(f"{title:24s} {' '.join(f'{cell:>15s}' for cell in cells)}")
+    return {
+        "case": title,
+        "records": count,
+        "fastavro_cpu_us": base / count * 1e6,
+        "floor_cpu_us": floor / count * 1e6,
+        **{f"{name.replace(', ', '_')}_cpu_us": spent / count * 1e6 for name, spent in costs.items()},
+    }
 
 
 def measure_latest(title: str, made: MadeLog, repeats: int) -> None:
@@ -138,8 +146,15 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few records, one repeat: does it run?")
-    quick = parser.parse_args().quick
-    count, repeats = (8_000, 1) if quick else (200_000, 3)
+    parser.add_argument("--json", action="store_true", help="print the rows of the table as JSON, text to stderr")
+    given = parser.parse_args()
+    with rows_as_json(given.json) as rows:
+        rows.extend(measure_all(*((8_000, 1) if given.quick else (200_000, 3))))
+
+
+def measure_all(count: int, repeats: int) -> list[Row]:
+    """Print all tables; return the rows of the first."""
+    rows: list[Row] = []
     print("CPU us a record; how many times quicker than fastavro on the same segments")
     names = ("fastavro", "records", "batches", "batches, values", "batches, keys", "floor, of it")
     print(f"{'':24s} {' '.join(f'{name:>15s}' for name in names)}")
@@ -153,11 +168,12 @@ def main() -> None:
         many = count // 4 if value_bytes == 1000 else count
         title = f"{codec}, {value_bytes} B{', 2 headers' if headers else ''}"
         made = fill(many, value_bytes, codec, headers=headers)
-        measure(title, made, repeats)
+        rows.append(measure(title, made, repeats))
     made = fill(count, 200, "zstandard")
     measure_latest("200 B", made, repeats)
     print("\nmemory")
     measure_memory(made)
+    return rows
 
 
 if __name__ == "__main__":

@@ -123,10 +123,13 @@ def measure(broker: KafkaBroker, case: Case, count: int, rounds: int) -> dict[st
     best = {kind: count / min(found) for kind, found in times.items()}
     return {
         "case": str(case),
+        "value_bytes": case.value_bytes,
+        "headers": case.headers,
         "records": count,
         "plain_per_s": round(best["plain"]),
         "restore_per_s": round(best["restore"]),
         "ratio": round(best["restore"] / best["plain"], 3),
+        "rounds": {f"{kind}_per_s": [round(count / took) for took in found] for kind, found in times.items()},
     }
 
 

@@ -60,7 +60,7 @@ def compactor(source: TalliedFolder, number: int, commands: Connection) -> None:
             settings = RunSettings(
                 settings_of=lambda *_: TopicSettings(min_cleanable_dirty_ratio=0.0), holder=f"run-{number}"
             )
-            run = Run(source.open(), settings, lambda: executor, clock=SystemClock(), random=Random())
+            run = Run(source.open(), settings, lambda _: executor, clock=SystemClock(), random=Random())
             report = run.clean(places)
             assert report.exit_code == 0, report.document()
             return report

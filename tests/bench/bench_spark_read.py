@@ -18,8 +18,8 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -42,6 +42,7 @@ from keyfold_compactor.spark.session import spark_session
 from tests.bench._folder_store import FolderStore
 from tests.bench._processes import cpu_s, event_log, memory_folder, spark_traffic
 from tests.bench._records import RECORD_BYTES, SEGMENT_RECORDS, Recipe, SegmentJob
+from tests.bench.report.results import Row
 
 URL, TOPIC = "s3://bucket/topics", "users"
 PLACE = Place("topics", TOPIC, 0)
@@ -66,7 +67,7 @@ def write_log(store: FolderStore, records: int, dirty: int) -> None:
     _append(store, Recipe(records - head, garbage=0, seed=1), 0, records - head)
     settings = RunSettings(settings_of=lambda *_: TopicSettings(min_cleanable_dirty_ratio=0.0))
     executor = LocalExecutor(store, RetryPolicy(SystemClock(), Random(), Backoff(), 60.0))
-    report = Run(store, settings, lambda: executor, clock=SystemClock(), random=Random()).clean([PLACE])
+    report = Run(store, settings, lambda _: executor, clock=SystemClock(), random=Random()).clean([PLACE])
     assert report.exit_code == 0, report.document()
     _append(store, Recipe(records, garbage=50, seed=2), records - head, records)
 
@@ -114,8 +115,8 @@ def measured(side: Side) -> Cost:
     return Cost(time.monotonic() - wall, cpu_s() - cpu, begin_ms, time.time() * 1000)
 
 
-def compare(contest: Mapping[str, Side], rounds: int) -> dict[str, Cost]:
-    """Each side's middle run; a first one of each warms up, and must give as many rows as the others."""
+def compare(contest: Mapping[str, Side], rounds: int) -> dict[str, list[Cost]]:
+    """Each side's runs; a first one of each warms up, and must give as many rows as the others."""
     counts = {name: side().count() for name, side in contest.items()}
     assert len(set(counts.values())) == 1, counts
     costs: dict[str, list[Cost]] = {name: [] for name in contest}
@@ -123,7 +124,25 @@ def compare(contest: Mapping[str, Side], rounds: int) -> dict[str, Cost]:
         order = list(contest)
         for name in order[number % len(order) :] + order[: number % len(order)]:
             costs[name].append(measured(contest[name]))
-    return {name: sorted(runs, key=lambda cost: cost.wall_s)[rounds // 2] for name, runs in costs.items()}
+    return costs
+
+
+def middle(runs: Sequence[Cost]) -> Cost:
+    """The run of median wall time (of an even number: the later half's first)."""
+    return sorted(runs, key=lambda cost: cost.wall_s)[len(runs) // 2]
+
+
+def row(contest: str, side: str, cost: Cost, runs: Sequence[Cost]) -> Row:
+    """The figures of one side: its middle run, and all runs."""
+    rounds = {"wall_s": [run.wall_s for run in runs], "cpu_s": [run.cpu_s for run in runs]}
+    return {
+        "contest": contest,
+        "side": side,
+        "wall_s": cost.wall_s,
+        "cpu_s": cost.cpu_s,
+        "shuffled_bytes": cost.shuffled_bytes,
+        "rounds": rounds,
+    }
 
 
 @click.command(help=__doc__)
@@ -141,13 +160,15 @@ def main(records: int, dirty: int, rounds: int, *, as_json: bool) -> None:
         settings = {"spark.master": "local[2]", "spark.driver.memory": "3g", "spark.sql.shuffle.partitions": "8"}
         with spark_session("bench", {**settings, **event_log(Path(events))}) as spark:
             contests = sides(spark, FolderStore(root))
-            found = {name: compare(contest, rounds) for name, contest in contests.items()}
+            runs = {name: compare(contest, rounds) for name, contest in contests.items()}
+        found = {name: {side: middle(costs) for side, costs in sides.items()} for name, sides in runs.items()}
         for costs in found.values():
             for name, cost in costs.items():
                 traffic = spark_traffic(Path(events), cost.begin_ms, cost.end_ms)
                 costs[name] = replace(cost, shuffled_bytes=traffic.shuffled_bytes)
     if as_json:
-        click.echo(json.dumps({c: {n: asdict(cost) for n, cost in costs.items()} for c, costs in found.items()}))
+        rows = [row(c, n, cost, runs[c][n]) for c, costs in found.items() for n, cost in costs.items()]
+        click.echo(json.dumps(rows))
         return
     for contest, costs in found.items():
         peer = next(iter(costs.values()))

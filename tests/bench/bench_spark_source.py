@@ -31,7 +31,7 @@ from keyfold_compactor.spark.session import spark_session
 from tests.bench._folder_store import FolderStore
 from tests.bench._processes import memory_folder
 from tests.bench._records import RECORD_BYTES
-from tests.bench.bench_spark_read import PLACE, TOPIC, URL, Cost, Side, compare, write_log
+from tests.bench.bench_spark_read import PLACE, TOPIC, URL, Cost, Side, compare, middle, write_log
 from tests.support.spark_source import FolderDataSource
 
 PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
@@ -125,7 +125,7 @@ def main(records: int, rounds: int, *, as_json: bool) -> None:
             spark.dataSource.register(FolderDataSource)
             spark.dataSource.register(FastavroSource)
             for name, contest in sides(spark, FolderStore(root), records).items():
-                found[name] = compare(contest, rounds)
+                found[name] = {side: middle(runs) for side, runs in compare(contest, rounds).items()}
     if as_json:
         click.echo(json.dumps({c: {n: asdict(cost) for n, cost in costs.items()} for c, costs in found.items()}))
         return

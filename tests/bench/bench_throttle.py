@@ -1,6 +1,6 @@
 """Is the byte rate kept in every second, and is it used? Spark tasks before a proxy that counts what the store sees.
 
-    python -m tests.bench.bench_throttle [--seconds 20] [--rate 2000000] [--tasks 1,2,4,8]
+    python -m tests.bench.bench_throttle [--seconds 20] [--rate 2000000] [--tasks 1,2,4,8] [--json]
 
 Each Spark task does what a pass does with objects of a local S3 server: it fetches an index whole and a large range of
 a segment, writes a new index, and sends a part of an upload. The proxy counts every byte of requests and answers, the
@@ -27,6 +27,7 @@ from keyfold.store.api import Create
 from keyfold_compactor.spark.session import spark_session
 from keyfold_compactor.spark.tasks import TaskEnvironment
 from keyfold_demo.local_s3 import LocalS3Process
+from tests.bench.report.results import Row, rows_as_json
 from tests.support.wire_meter import WireMeter, most_within
 
 RANGE_BYTES_MAX = 5 * 1024 * 1024
@@ -55,8 +56,8 @@ def task(environment: TaskEnvironment, range_bytes: int, numbers: Iterable[int])
             yield pacer.paced_bytes, pacer.wait_s
 
 
-def measure(spark: SparkSession, tasks: int, rate: float, seconds: float) -> None:
-    """Run the tasks, and print what the proxy saw."""
+def measure(spark: SparkSession, tasks: int, rate: float, seconds: float) -> Row:
+    """Run the tasks; print and return what the proxy saw."""
     with LocalS3Process() as s3, ThrottleService(rate) as service, WireMeter(s3.port) as meter:
         s3.create_bucket("bench")
         location = s3.location("bench")
@@ -88,26 +89,29 @@ def measure(spark: SparkSession, tasks: int, rate: float, seconds: float) -> Non
         store.close()
     seen = sum(move.n_bytes for move in moves if begin_s <= move.at_s < end_s)
     took_s = end_s - begin_s
+    average, worst = seen / took_s / rate, most_within(moves, 1.0) / rate
     print(
-        f"{tasks} tasks at {rate:.0f} bytes/s: average {seen / took_s / rate:.3f} on the wire, "
-        f"{granted / took_s / rate:.3f} granted; worst second {most_within(moves, 1.0) / rate:.2f}; "
+        f"{tasks} tasks at {rate:.0f} bytes/s: average {average:.3f} on the wire, "
+        f"{granted / took_s / rate:.3f} granted; worst second {worst:.2f}; "
         f"{sum(bytes_ for bytes_, _ in answers)} bytes paced, {sum(wait_s for _, wait_s in answers):.1f} s waited",
         flush=True,
     )
+    return {"tasks": tasks, "rate_bytes_per_s": rate, "average_of_rate": average, "worst_second_of_rate": worst}
 
 
 @click.command()
 @click.option("--seconds", default=20.0)
 @click.option("--rate", default=2_000_000.0)
 @click.option("--tasks", default="1,2,4,8")
-def main(seconds: float, rate: float, tasks: str) -> None:
+@click.option("--json", "as_json", is_flag=True)
+def main(seconds: float, rate: float, tasks: str, *, as_json: bool) -> None:
     """Print the measured ratios for each number of tasks."""
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
     counts = [int(count) for count in tasks.split(",")]
     settings = {"spark.master": f"local[{max(counts)}]", "spark.ui.enabled": "false"}
-    with spark_session("bench-throttle", settings) as spark:
+    with rows_as_json(as_json) as rows, spark_session("bench-throttle", settings) as spark:
         for count in counts:
-            measure(spark, count, rate, seconds)
+            rows.append(measure(spark, count, rate, seconds))
 
 
 if __name__ == "__main__":

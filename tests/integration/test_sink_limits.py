@@ -34,7 +34,7 @@ def rig(broker: KafkaBroker, local_s3: LocalS3Process, bucket: str, tmp_path: Pa
 @pytest.mark.full
 def test_a_hundred_partitions_stay_within_the_memory_of_one(rig: Rig, topic: MakeTopic) -> None:
     name = topic(partitions=100, config=FOREVER)
-    print(many_partitions(rig, name, 100, count=150_000, buffer_memory=24 * MIB))
+    print(many_partitions(rig, name, 100, count=150_000, buffer_memory=24 * MIB)[1])
 
 
 @pytest.mark.full

@@ -130,8 +130,8 @@ def claimed(
 # Scenarios
 
 
-def many_partitions(rig: Rig, topic: str, partitions: int, *, count: int, buffer_memory: int) -> str:
-    """Write to all partitions at the same time, more than the budget could hold."""
+def many_partitions(rig: Rig, topic: str, partitions: int, *, count: int, buffer_memory: int) -> tuple[Memory, str]:
+    """Write to all partitions at the same time, more than the budget could hold. Return the figures, also as text."""
     keys = {"segment_ms": 5000, "task_shutdown_graceful_timeout_ms": 300_000, "buffer_memory": buffer_memory}
     timeout_s = 60 + partitions / 10
     with claimed(rig, rig.config(topic, **keys), partitions, timeout_s) as sink:
@@ -145,7 +145,7 @@ def many_partitions(rig: Rig, topic: str, partitions: int, *, count: int, buffer
         if partitions > 1:
             assert '"reason": "memory"' in sink.said, "the budget was never short"
     segments = segments_of(rig, topic, partitions) - segments
-    return f"{partitions} partitions: {memory.require(buffer_memory, segments=segments)}"
+    return memory, f"{partitions} partitions: {memory.require(buffer_memory, segments=segments)}"
 
 
 def _spread(count: int, partitions: int) -> Iterator[Row]:

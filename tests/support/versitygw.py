@@ -68,6 +68,12 @@ class Versitygw(S3Endpoint):
             self._work = None
 
     @property
+    def pid(self) -> int:
+        """Process id of the gateway."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def _log(self) -> Path:
         assert self._work is not None
         return self._work / "versitygw.log"

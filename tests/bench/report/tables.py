@@ -1,0 +1,244 @@
+"""The tables of README.md and docs/benchmarks.md, from results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import floor, log10
+from typing import Any, Final
+
+from tests.bench.report.results import LIBRARIES, Result, ResultsError, Row
+
+MIB: Final = 2**20
+COMPACTION_SIDES: Final = (
+    ("peer, time", "peer", "wall_s"),
+    ("keyfold, time", "keyfold", "wall_s"),
+    ("peer, CPU", "peer", "cpu_s"),
+    ("keyfold, CPU", "keyfold", "cpu_s"),
+)
+_WORDS: Final = {1: "one", 4: "four"}
+_SPARK_SIDES: Final = {
+    "window": "`row_number()` by key",
+    "latest_state jvm": "keyfold, engine `jvm`",
+    "latest_state keyfold": "keyfold, engine `keyfold`",
+}
+_READ_CASE: Final = "zstandard, 200 B"
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """Format a number with `digits` significant digits: 1.19, 88.8, 710,000."""
+    if value < 10 ** (digits - 1):
+        return f"{value:#.{digits}g}".rstrip(".") if value else "0"
+    return f"{round(value, digits - 1 - floor(log10(value))):,.0f}"
+
+
+def seconds(value: float) -> str:
+    return f"{value:.1f} s"
+
+
+def mib(value: float) -> str:
+    return f"{value / MIB:.0f} MiB"
+
+
+def times(value: float) -> str:
+    return f"{value:.1f} times"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in cells)}|\n" for cells in lines)
+
+
+def row_of(result: Result, **fields: Any) -> Row:
+    """Return the row with these fields. Raise `ResultsError` if no row has them."""
+    for row in result.rows:
+        if all(row.get(key) == value for key, value in fields.items()):
+            return row
+    raise ResultsError(f"the results of {result.bench} have no row with {fields}; run `make bench` with its full sizes")
+
+
+def garbage_case(row: Row) -> str:
+    return f"{row['garbage_percent']} %, {_WORDS.get(row['partitions'], row['partitions'])}"
+
+
+def spark_side(row: Row) -> str:
+    return _SPARK_SIDES[row["side"]].replace("`", "")
+
+
+def source(results: Mapping[str, Result]) -> str:
+    """Name the commit, the machine and the versions."""
+    one = next(iter(results.values()))
+    on = one.machine
+    dates = sorted({result.date for result in results.values()})
+    libraries = ", ".join(f"{name} {on[name]}" for name in LIBRARIES)
+    days = " to ".join(dict.fromkeys((dates[0], dates[-1])))
+    memory = f"{on['memory_bytes'] / 2**30:.0f} GiB of memory"
+    return (
+        f"Commit `{one.commit}`, {days}: {on['cpu']}, {on['cores']} cores, {memory},\n"
+        f"{on['kernel']}, Python {on['python']}, Java {on['java']},\n{libraries}.\n"
+    )
+
+
+def sink(results: Mapping[str, Result]) -> str:
+    head = ["bytes of a value", "peer, CPU per record", "keyfold, CPU per record", "ratio", "keyfold, of its floor"]
+    return table(
+        [*head, "keyfold, records per second"],
+        [
+            [
+                f"{row['value_bytes']:,}",
+                f"{significant(row['loop_cpu_us'])} µs",
+                f"{significant(row['sink_cpu_us'])} µs",
+                f"{row['sink_cpu_us'] / row['loop_cpu_us']:.1f}",
+                f"{row['sink_cpu_us'] / row['floor_cpu_us']:.2f}",
+                significant(row["sink_per_s"]),
+            ]
+            for row in results["sink"].rows
+        ],
+    )
+
+
+def sink_memory(results: Mapping[str, Result]) -> str:
+    return table(
+        ["partitions written at once", "idle, all claimed", "at most", "difference"],
+        [
+            [
+                f"{row['partitions']:,}",
+                mib(row["idle_bytes"]),
+                mib(row["peak_bytes"]),
+                mib(row["peak_bytes"] - row["idle_bytes"]),
+            ]
+            for row in results["sink-memory"].rows
+        ],
+    )
+
+
+def compaction(results: Mapping[str, Result]) -> str:
+    head = ["garbage, partitions", "peer", "peer's CPU", "keyfold", "keyfold's CPU", "faster", "less CPU", "CPU floor"]
+    return table(
+        head,
+        [
+            [
+                garbage_case(row),
+                *(seconds(row[side][unit]) for side in ("peer", "keyfold") for unit in ("wall_s", "cpu_s")),
+                times(row["ratios"]["wall"]),
+                times(row["ratios"]["cpu"]),
+                seconds(row["floor_s"]),
+            ]
+            for row in results["compaction"].rows
+        ],
+    )
+
+
+def byte_rate(results: Mapping[str, Result]) -> str:
+    return table(
+        ["tasks", "average of the rate", "worst second"],
+        [
+            [str(row["tasks"]), f"{row['average_of_rate']:.2f}", f"{row['worst_second_of_rate']:.2f}"]
+            for row in results["byte-rate"].rows
+        ],
+    )
+
+
+def read_spark(results: Mapping[str, Result]) -> str:
+    rows = [row for row in results["read-spark"].rows if row["contest"] == "latest"]
+    peer = rows[0]
+    return table(
+        ["latest state", "time", "CPU", "shuffled", "faster", "less CPU"],
+        [
+            [
+                _SPARK_SIDES[row["side"]],
+                seconds(row["wall_s"]),
+                seconds(row["cpu_s"]),
+                f"{significant(row['shuffled_bytes'] / 1e6, 2)} MB",
+                *(["", ""] if row is peer else [times(peer[unit] / row[unit]) for unit in ("wall_s", "cpu_s")]),
+            ]
+            for row in rows
+        ],
+    )
+
+
+def read_python(results: Mapping[str, Result]) -> str:
+    return table(
+        ["segments", "fastavro, CPU per record", "keyfold, CPU per record", "less CPU", "CPU floor"],
+        [
+            [
+                row["case"],
+                f"{significant(row['fastavro_cpu_us'])} µs",
+                f"{significant(row['batches_cpu_us'], 2)} µs",
+                times(row["fastavro_cpu_us"] / row["batches_cpu_us"]),
+                f"{significant(row['floor_cpu_us'], 2)} µs",
+            ]
+            for row in results["read-python"].rows
+        ],
+    )
+
+
+def restore(results: Mapping[str, Result]) -> str:
+    return table(
+        ["records", "peer, records per second", "keyfold, records per second", "ratio"],
+        [
+            [row["case"], significant(row["plain_per_s"]), significant(row["restore_per_s"]), f"{row['ratio']:.2f}"]
+            for row in results["restore"].rows
+        ],
+    )
+
+
+def overview(results: Mapping[str, Result]) -> str:
+    """The table of README.md."""
+    small = row_of(results["sink"], value_bytes=211)
+    much = row_of(results["compaction"], garbage_percent=90, partitions=1)
+    little = row_of(results["compaction"], garbage_percent=10, partitions=4)
+    window = row_of(results["read-spark"], side="window")
+    latest = row_of(results["read-spark"], side="latest_state jvm")
+    batches = row_of(results["read-python"], case=_READ_CASE)
+    restored = [row["ratio"] for row in results["restore"].rows]
+    rates = results["byte-rate"].rows
+    average = sum(row["average_of_rate"] for row in rates) / len(rates)
+    worst = max(row["worst_second_of_rate"] for row in rates)
+    tasks = [row["tasks"] for row in rates]
+    job = "the Spark job that one would write (`row_number()` by key)"
+    return table(
+        ["what", "peer", "ratio"],
+        [
+            [
+                f"sink, records of 211 bytes, {significant(small['sink_per_s'], 2)} a second",
+                "a bare `consume` loop",
+                f"{small['sink_cpu_us'] / small['loop_cpu_us']:.1f} times its CPU",
+            ],
+            ["compaction, 90 % garbage, one partition", job, f"{times(much['ratios']['wall'])} faster"],
+            ["compaction, 10 % garbage, four partitions", "the same", f"{times(little['ratios']['wall'])} faster"],
+            [
+                "Spark, the latest state, 20 % dirty",
+                "`row_number()` over a window by key",
+                f"{times(window['wall_s'] / latest['wall_s'])} faster",
+            ],
+            [
+                "Python, records of 200 bytes as Arrow batches",
+                "fastavro on the same segments",
+                f"{times(batches['fastavro_cpu_us'] / batches['batches_cpu_us'])} less CPU",
+            ],
+            [
+                "restore into Kafka",
+                "a plain producer with the records in memory",
+                f"{min(restored):.1f} to {max(restored):.1f} of its speed",
+            ],
+            [
+                f"byte rate of {rates[0]['rate_bytes_per_s'] / 1e6:g} MB/s, {min(tasks)} to {max(tasks)} tasks",
+                "",
+                f"average {average:.2f}, worst second {worst:.2f}",
+            ],
+        ],
+    )
+
+
+TABLES: Final[Mapping[str, Callable[[Mapping[str, Result]], str]]] = {
+    "overview": overview,
+    "source": source,
+    "sink": sink,
+    "sink-memory": sink_memory,
+    "compaction": compaction,
+    "byte-rate": byte_rate,
+    "read-spark": read_spark,
+    "read-python": read_python,
+    "restore": restore,
+}
