@@ -10,9 +10,10 @@ import socket
 import zlib
 from base64 import b64encode
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
+from botocore.loaders import JSONFileLoader
 
 from keyfold.errors import (
     AccessDenied,
@@ -418,3 +419,19 @@ def test_encryption_by_the_store_is_requested_for_each_object(server: ScriptedSe
     for asked in server.asked:
         assert asked.headers["x-amz-server-side-encryption"] == "aws:kms"
         assert asked.headers["x-amz-server-side-encryption-aws-kms-key-id"] == "key-1"
+
+
+def test_requests_name_keyfold(server: ScriptedServer, store: S3Store) -> None:
+    server.answers.append(Answer(200, b"", {"ETag": "e"}))
+    store.put("k", b"x", Create())
+    assert server.asked[0].headers["User-Agent"].startswith("keyfold botocore/")
+
+
+def test_the_models_of_services_are_read_once_in_a_process(monkeypatch: pytest.MonkeyPatch, store: S3Store) -> None:
+    """A task of Spark opens a store, and a command opens several."""
+
+    def load(*_args: object, **_keys: object) -> NoReturn:
+        raise AssertionError("read anew")
+
+    monkeypatch.setattr(JSONFileLoader, "load_file", load)
+    store.location.open().close()
