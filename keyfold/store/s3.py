@@ -16,18 +16,13 @@ are counted when they are transferred.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from botocore import __version__ as botocore_version
-from botocore.config import Config
 from botocore.exceptions import BotoCoreError
-from botocore.loaders import Loader, create_loader
-from botocore.session import Session
 
 from keyfold.errors import (
     BucketMissing,
@@ -64,6 +59,7 @@ from keyfold.store.s3_answers import (
     second_end_ms,
     uploaded_part,
 )
+from keyfold.store.s3_clients import clients
 from keyfold.store.s3_errors import FAILURES, translate
 from keyfold.store.s3_reads import read_range, read_whole
 from keyfold.store.s3_uploads import COPY_BYTES_MAX, S3Copy, S3Upload, copy_in_store, take_up
@@ -392,7 +388,7 @@ class S3Store:
 
     def _open(self, asked: S3Location) -> tuple[S3Location, Any, Any]:
         try:
-            location, retrying, single = _clients(asked)
+            location, retrying, single = clients(asked)
         except (BotoCoreError, ValueError) as error:
             what = f"the S3 client for bucket {asked.bucket} cannot be created"
             raise ConfigError("store.url", f"{what}: {error}") from error
@@ -462,48 +458,3 @@ class S3Store:
 def _has_same_access(one: S3Location, other: S3Location) -> bool:
     """Return whether both locations have the same server and credentials. Amazon's regions may differ."""
     return all(getattr(one, name) == getattr(other, name) for name in _ACCESS)
-
-
-def _clients(asked: S3Location) -> tuple[S3Location, Any, Any]:
-    """Return the location as resolved by boto3, the retrying client, and the single client."""
-    session = Session(profile=asked.profile)
-    session.register_component("data_loader", _service_models())
-    if asked.access_key_id or asked.secret_access_key or asked.session_token:
-        # The configuration refuses one of the two keys without the other.
-        session.set_credentials(asked.access_key_id, asked.secret_access_key, asked.session_token)  # type: ignore[arg-type]
-    # botocore reads AWS_DEFAULT_REGION; the other SDKs, and so most deployments, AWS_REGION.
-    if region := asked.region or os.environ.get("AWS_REGION"):
-        session.set_config_variable("region", region)
-    endpoint_url = asked.endpoint_url or _configured_endpoint(session)
-    path_style = endpoint_url is not None if asked.path_style is None else asked.path_style
-    common = Config(
-        connect_timeout=asked.connect_timeout_s,
-        read_timeout=asked.read_timeout_s,
-        max_pool_connections=asked.max_connections,
-        request_checksum_calculation=asked.checksums,
-        response_checksum_validation=asked.checksums,
-        s3={"addressing_style": "path" if path_style else "auto"},
-        tcp_keepalive=True,
-        # botocore builds its own, which tells more, twice for each request: a tenth of the CPU of a small one.
-        user_agent=f"keyfold botocore/{botocore_version}",
-    )
-
-    def client(mode: Literal["standard", "legacy"], attempts: int) -> Any:
-        config = common.merge(Config(retries={"mode": mode, "total_max_attempts": attempts}))
-        return session.create_client("s3", endpoint_url=endpoint_url, config=config)
-
-    retrying, single = client("standard", asked.read_attempts), client("standard", 1)
-    region = asked.region or retrying.meta.region_name
-    return replace(asked, endpoint_url=endpoint_url, region=region), retrying, single
-
-
-@cache
-def _service_models() -> Loader:
-    """Return the descriptions of AWS's services. Each session would read and parse this megabyte of JSON anew."""
-    return create_loader()
-
-
-def _configured_endpoint(session: Session) -> str | None:
-    """Return the endpoint of the environment (`AWS_ENDPOINT_URL`, `AWS_ENDPOINT_URL_S3`) or profile; None: Amazon's."""
-    host = urlsplit(url := str(session.create_client("s3").meta.endpoint_url)).hostname or ""
-    return None if host.endswith((".amazonaws.com", ".amazonaws.com.cn")) else url
