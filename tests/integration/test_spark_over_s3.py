@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -18,7 +18,11 @@ from keyfold.read.log import open_log
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.location import parse_url
 from keyfold_demo.java import default_cache, s3a_jars
+from tests.conftest import fresh
 from tests.support.cleaning import new_run
+from tests.support.iam import Policy
+from tests.support.iam_recorder import IamS3
+from tests.support.iam_scenes import policies
 from tests.support.logs import MadeLog
 from tests.support.moto import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, LocalS3Process
 
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 ROOT = Path(__file__).parents[2]
+SEGMENTS: Final = 40
 
 
 @pytest.fixture
@@ -55,14 +60,51 @@ def expected(url: str) -> dict[str, list[list[int]]]:
         }
 
 
-@pytest.mark.full
-def test_a_session_with_s3a_reads_through_it(url: str, tmp_path: Path) -> None:
-    program = [sys.executable, "-m", "tests.support.spark_over_s3", str(s3a_jars(default_cache())), str(tmp_path)]
+def over_s3a(url: str, work: Path) -> dict[str, Any]:
+    """What `tests.support.spark_over_s3` prints."""
+    program = [sys.executable, "-m", "tests.support.spark_over_s3", str(s3a_jars(default_cache())), str(work)]
     answer = subprocess.run(
         [*program, url, "users"], cwd=ROOT, env={**os.environ}, capture_output=True, text=True, check=False, timeout=300
     )
     assert answer.returncode == 0, answer.stderr[-3_000:]
-    assert json.loads(answer.stdout) == {"root": url.replace("s3:", "s3a:").removesuffix("/topics"), **expected(url)}
+    found: dict[str, Any] = json.loads(answer.stdout)
+    return found
+
+
+@pytest.mark.full
+def test_a_session_with_s3a_reads_through_it(url: str, tmp_path: Path) -> None:
+    assert over_s3a(url, tmp_path) == {"root": url.replace("s3:", "s3a:").removesuffix("/topics"), **expected(url)}
+
+
+def folders(bucket: str, topic: str) -> Policy:
+    """What docs/operations/iam.md gives to Spark's own S3 client besides the policy `reader`."""
+    names = ("", "/partition=*")
+    resources = [f"arn:aws:s3:::{bucket}/{topic}{name}" for name in names]
+    said = {"Sid": "Folders", "Effect": "Allow", "Action": "s3:GetObject", "Resource": resources}
+    return Policy.parse("folders", {"Version": "2012-10-17", "Statement": [said]})
+
+
+@pytest.mark.full
+def test_spark_lists_a_folder_and_does_not_ask_for_each_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with IamS3() as s3:
+        bucket = s3.create_bucket(fresh("bucket"))
+        user = s3.add_user("reader", *policies(bucket, "reader"), folders(bucket, "topics/users"))
+        for name, value in {**s3.environment, "AWS_ACCESS_KEY_ID": "reader"}.items():
+            monkeypatch.setenv(name, value)
+        store = s3.location(bucket).open()
+        made = MadeLog(store=store, place=Place("topics", "users", 0), random=Random(0))
+        for at in range(SEGMENTS):
+            made.append([Record(at, at, "CreateTime", b"%d" % (at % 9), b"v" * 50)])
+        store.close()
+        found = over_s3a(f"s3://{bucket}/topics", tmp_path)
+        assert len(found["log"]) == SEGMENTS
+        assert len(found["latest"]) == 9
+        assert not user.refused
+        # `read_log` opens the segments, `latest_state` indexes and segments. For each of them, Hadoop's client asks
+        # twice for the size and once for the bytes.
+        assert sum(call.action.startswith("s3:") for call in user.allowed) <= 9 * SEGMENTS + 40
 
 
 @pytest.mark.full

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import fastavro
 import pytest
+from structlog.testing import capture_logs
 
 from keyfold.errors import ConfigError, SnapshotLost
 from keyfold.log.names import schema_key
@@ -159,6 +160,23 @@ def test_a_version_deleted_before_spark_reads_it_is_pinned_again(spark: SparkSes
     frame = read(spark, log, store=_LateStore(str(log.folder), stale), engine=jvm)
     assert not stale
     assert rows(frame) == log.records()
+
+
+def test_objects_in_a_partitions_folder_that_the_manifest_does_not_name_are_not_read(
+    spark: SparkSession, log: FolderLog, jvm: str
+) -> None:
+    log.fill(0)
+    entry = log.log.manifest(0).segments[0]
+    path = log.store.path(log.place(0).key(entry.name))
+    path.with_name(str(log.made(0).sink.new_name(entry.base_offset))).write_bytes(path.read_bytes())
+    with capture_logs() as events:
+        assert rows(read(spark, log, engine=jvm)) == log.records()
+    assert events == []
+    (path.parent / "copies").mkdir()
+    (path.parent / "copies" / entry.name).write_bytes(path.read_bytes())
+    with capture_logs() as events:
+        assert rows(read(spark, log, engine=jvm)) == log.records()
+    assert [event["cause"] for event in events] == ["4 of 3 objects were found"]
 
 
 def test_names_that_spark_might_misread_work(spark: SparkSession, tmp_path: Path, engine: str) -> None:

@@ -1,7 +1,10 @@
 """Pins read by Spark's own Avro and Parquet readers.
 
-Spark gets the pinned list of objects, never a folder, and the schema, so it opens nothing before a job runs. The
-partition comes out of the paths.
+Spark gets the schema, so it opens nothing before a job runs. The partition comes out of the paths.
+
+Spark reads exactly the pinned objects. It lists their folders with a filter of names, because it asks S3 three times
+for each object of a list of paths. If it has not found the pinned objects and no others, it gets the list of paths:
+then its own check says which object is missing.
 
 Some releases misread null keys of an index (`reads_null_keys`). There the rows of segments with records without a key
 come from the segments themselves: slower, and right.
@@ -12,17 +15,22 @@ Nothing may be passed over in silence, whatever the session is set to: a missing
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Final
 
-from pyspark.sql import DataFrame, SparkSession
+import structlog
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as fn
+from pyspark.sql.types import StructType
 
 from keyfold.spark.dataframe.paths import AVRO, Root
 from keyfold.spark.dataframe.scan import INDEX, RECORDS
 from keyfold.spark.dataframe.snapshot_pins import PartitionSnapshot
+from keyfold.spark.jvm import SPARK_ERRORS
+
+log = structlog.get_logger(__name__)
 
 _STRICT: Final = {
     "ignoreMissingFiles": "false",
@@ -32,6 +40,8 @@ _STRICT: Final = {
 }
 _SOUND_PATCHES: Final = {(3, 5): 9, (4, 0): 5}
 _AVRO_OPTIONS: Final = {**_STRICT, "datetimeRebaseMode": "CORRECTED"}
+_NAMES_MAX: Final = 2_000
+"""Spark's driver compares each listed object with every name of the filter."""
 _PARQUET_OPTIONS: Final = {**_STRICT, "mergeSchema": "false", "parquet.page.verify-checksum.enabled": "true"}
 
 
@@ -62,12 +72,42 @@ class JvmEngine:
         return reduce(DataFrame.unionByName, frames)
 
     def _segments(self, pins: Sequence[PartitionSnapshot], paths: list[str]) -> DataFrame:
-        reader = self.spark.read.format(AVRO).schema(RECORDS).options(**_AVRO_OPTIONS, basePath=self.root.topic(pins))
-        return reader.load(paths).select(*RECORDS.names)
+        return _load(lambda: self._reader(AVRO, pins).schema(RECORDS).options(**_AVRO_OPTIONS), paths, RECORDS)
 
     def _indexes(self, pins: Sequence[PartitionSnapshot], paths: list[str]) -> DataFrame:
-        reader = self.spark.read.schema(INDEX).options(**_PARQUET_OPTIONS, basePath=self.root.topic(pins))
-        return reader.format("parquet").load(paths).select(*INDEX.names)
+        return _load(lambda: self._reader("parquet", pins).schema(INDEX).options(**_PARQUET_OPTIONS), paths, INDEX)
+
+    def _reader(self, source: str, pins: Sequence[PartitionSnapshot]) -> DataFrameReader:
+        return self.spark.read.format(source).option("basePath", self.root.topic(pins))
+
+
+def _load(reader: Callable[[], DataFrameReader], paths: list[str], schema: StructType) -> DataFrame:
+    """Return the rows of exactly these objects."""
+    folders = list(dict.fromkeys(path.rpartition("/")[0] for path in paths))
+    frame = _listed(reader(), folders, paths) if len(folders) < len(paths) <= _NAMES_MAX else None
+    return (reader().load(paths) if frame is None else frame).select(*schema.names)
+
+
+def _listed(reader: DataFrameReader, folders: list[str], paths: list[str]) -> DataFrame | None:
+    """Return the rows of these objects, found by listing their folders; None if Spark finds other objects."""
+    # The names consist of digits, letters, dots and hyphens, which mean themselves in a filter.
+    names = ",".join(path.rpartition("/")[2] for path in paths)
+    try:
+        frame = reader.option("pathGlobFilter", f"{{{names}}}").load(folders)
+        found = frame.inputFiles()
+    except SPARK_ERRORS as error:
+        cause = str(error).partition("\n")[0]
+    else:
+        if _object_names(found) == _object_names(paths):
+            return frame
+        cause = f"{len(found)} of {len(paths)} objects were found"
+    log.warning("Spark's listing differs from the manifests; Spark asks for each object", cause=cause)
+    return None
+
+
+def _object_names(paths: Sequence[str]) -> list[str]:
+    """Return each object's name and partition, sorted. Spark encodes odd characters of the folders before them."""
+    return sorted(path[path.rindex("/partition=") :] for path in paths)
 
 
 def reads_null_keys(version: str) -> bool:
