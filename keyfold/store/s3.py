@@ -22,6 +22,8 @@ from functools import partial
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
+from botocore import __version__ as botocore_version
+from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 
 from keyfold.errors import (
@@ -59,9 +61,9 @@ from keyfold.store.s3_answers import (
     second_end_ms,
     uploaded_part,
 )
-from keyfold.store.s3_clients import clients
 from keyfold.store.s3_errors import FAILURES, translate
 from keyfold.store.s3_reads import read_range, read_whole
+from keyfold.store.s3_session import configured_endpoint, open_session
 from keyfold.store.s3_uploads import COPY_BYTES_MAX, S3Copy, S3Upload, copy_in_store, take_up
 from keyfold.store.wrappers.base import unwrapped
 
@@ -388,7 +390,7 @@ class S3Store:
 
     def _open(self, asked: S3Location) -> tuple[S3Location, Any, Any]:
         try:
-            location, retrying, single = clients(asked)
+            location, retrying, single = _clients(asked)
         except (BotoCoreError, ValueError) as error:
             what = f"the S3 client for bucket {asked.bucket} cannot be created"
             raise ConfigError("store.url", f"{what}: {error}") from error
@@ -458,3 +460,35 @@ class S3Store:
 def _has_same_access(one: S3Location, other: S3Location) -> bool:
     """Return whether both locations have the same server and credentials. Amazon's regions may differ."""
     return all(getattr(one, name) == getattr(other, name) for name in _ACCESS)
+
+
+def _clients(asked: S3Location) -> tuple[S3Location, Any, Any]:
+    """Return the location as resolved by boto3, the retrying client, and the single client."""
+    session = open_session(
+        profile=asked.profile,
+        access_key_id=asked.access_key_id,
+        secret_access_key=asked.secret_access_key,
+        session_token=asked.session_token,
+        region=asked.region,
+    )
+    endpoint_url = asked.endpoint_url or configured_endpoint(session)
+    path_style = endpoint_url is not None if asked.path_style is None else asked.path_style
+    common = Config(
+        connect_timeout=asked.connect_timeout_s,
+        read_timeout=asked.read_timeout_s,
+        max_pool_connections=asked.max_connections,
+        request_checksum_calculation=asked.checksums,
+        response_checksum_validation=asked.checksums,
+        s3={"addressing_style": "path" if path_style else "auto"},
+        tcp_keepalive=True,
+        # botocore builds its own, which tells more, twice for each request: a tenth of the CPU of a small one.
+        user_agent=f"keyfold botocore/{botocore_version}",
+    )
+
+    def client(mode: Literal["standard", "legacy"], attempts: int) -> Any:
+        config = common.merge(Config(retries={"mode": mode, "total_max_attempts": attempts}))
+        return session.create_client("s3", endpoint_url=endpoint_url, config=config)
+
+    retrying, single = client("standard", asked.read_attempts), client("standard", 1)
+    region = asked.region or retrying.meta.region_name
+    return replace(asked, endpoint_url=endpoint_url, region=region), retrying, single
