@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from keyfold.log.record import Record
+from keyfold.spark.dataframe import scan_jvm
 from keyfold.spark.dataframe.snapshot_pins import pin_log
 from tests.support.spark_logs import FolderLog, rows
 
@@ -83,6 +86,22 @@ def test_the_first_dirty_offset_may_lie_inside_a_segment(
 
     monkeypatch.setattr(module, "pin_log", pinned)
     assert rows(latest(spark, log, engine=jvm)) == log.latest()
+
+
+@pytest.mark.parametrize("names_max", [0, 2_000])
+def test_folders_and_lists_give_the_same_state(
+    spark: SparkSession, tmp_path: Path, jvm: str, names_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan_jvm, "_NAMES_MAX", names_max)
+    log = FolderLog(tmp_path, topics_dir="_raw/env=prod/a[b]*{c,d}", topic="_schemas.v1")
+    for partition in (0, 3):
+        log.fill(partition)
+    log.clean()  # what it replaced is still there
+    for partition in (0, 3):
+        log.fill(partition, segments=2)
+    with capture_logs() as events:
+        assert rows(latest(spark, log, engine=jvm)) == log.latest()
+    assert events == []
 
 
 def test_deleted_keys_come_back_only_when_they_are_written_again(spark: SparkSession, log: FolderLog, jvm: str) -> None:

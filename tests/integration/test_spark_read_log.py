@@ -179,11 +179,25 @@ def test_objects_in_a_partitions_folder_that_the_manifest_does_not_name_are_not_
     assert [event["cause"] for event in events] == ["4 of 3 objects were found"]
 
 
+def test_a_copy_in_the_folder_of_another_partition_is_not_read(spark: SparkSession, log: FolderLog, jvm: str) -> None:
+    for partition in (0, 1):
+        log.fill(partition)
+    entry = log.log.manifest(0).segments[0]
+    for name in (entry.name, entry.index_name):
+        copy = log.store.path(log.place(1).key(name))
+        copy.write_bytes(log.store.path(log.place(0).key(name)).read_bytes())
+    with capture_logs() as events:
+        assert rows(read(spark, log, engine=jvm)) == log.records()
+    assert [event["cause"] for event in events] == ["7 of 6 objects were found"]
+
+
 def test_names_that_spark_might_misread_work(spark: SparkSession, tmp_path: Path, engine: str) -> None:
     log = FolderLog(tmp_path, topics_dir="_raw/env=prod/a[b]*c", topic="_schemas.v1")
     log.fill(0, segments=2)
     log.fill(3, segments=1)
-    assert rows(read(spark, log, engine=engine)) == log.records()
+    with capture_logs() as events:
+        assert rows(read(spark, log, engine=engine)) == log.records()
+    assert events == []
 
 
 @pytest.mark.usefixtures("jvm")

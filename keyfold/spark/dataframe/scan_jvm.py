@@ -4,7 +4,8 @@ Spark gets the schema, so it opens nothing before a job runs. The partition come
 
 Spark reads exactly the pinned objects. It lists their folders with a filter of names, because it asks S3 three times
 for each object of a list of paths. If it has not found the pinned objects and no others, it gets the list of paths:
-then its own check says which object is missing.
+then its own check says which object is missing. That check comes before Spark lists the paths, and it passes over what
+is deleted between the two, so what it has found is compared here again.
 
 Some releases misread null keys of an index (`reads_null_keys`). There the rows of segments with records without a key
 come from the segments themselves: slower, and right.
@@ -25,6 +26,7 @@ from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.types import StructType
 
+from keyfold.errors import ObjectNotFound
 from keyfold.spark.dataframe.paths import AVRO, Root
 from keyfold.spark.dataframe.scan import INDEX, RECORDS
 from keyfold.spark.dataframe.snapshot_pins import PartitionSnapshot
@@ -42,6 +44,8 @@ _SOUND_PATCHES: Final = {(3, 5): 9, (4, 0): 5}
 _AVRO_OPTIONS: Final = {**_STRICT, "datetimeRebaseMode": "CORRECTED"}
 _NAMES_MAX: Final = 2_000
 """Spark's driver compares each listed object with every name of the filter."""
+_SEGMENTS_PER_LISTING: Final = 500
+"""S3 lists a thousand objects at a time, and Spark 4 lists a partition's indexes with its segments."""
 _PARQUET_OPTIONS: Final = {**_STRICT, "mergeSchema": "false", "parquet.page.verify-checksum.enabled": "true"}
 
 
@@ -72,20 +76,31 @@ class JvmEngine:
         return reduce(DataFrame.unionByName, frames)
 
     def _segments(self, pins: Sequence[PartitionSnapshot], paths: list[str]) -> DataFrame:
-        return _load(lambda: self._reader(AVRO, pins).schema(RECORDS).options(**_AVRO_OPTIONS), paths, RECORDS)
+        return _load(lambda: self._reader(AVRO, pins).schema(RECORDS).options(**_AVRO_OPTIONS), pins, paths, RECORDS)
 
     def _indexes(self, pins: Sequence[PartitionSnapshot], paths: list[str]) -> DataFrame:
-        return _load(lambda: self._reader("parquet", pins).schema(INDEX).options(**_PARQUET_OPTIONS), paths, INDEX)
+        return _load(
+            lambda: self._reader("parquet", pins).schema(INDEX).options(**_PARQUET_OPTIONS), pins, paths, INDEX
+        )
 
     def _reader(self, source: str, pins: Sequence[PartitionSnapshot]) -> DataFrameReader:
         return self.spark.read.format(source).option("basePath", self.root.topic(pins))
 
 
-def _load(reader: Callable[[], DataFrameReader], paths: list[str], schema: StructType) -> DataFrame:
-    """Return the rows of exactly these objects."""
+def _load(
+    reader: Callable[[], DataFrameReader], pins: Sequence[PartitionSnapshot], paths: list[str], schema: StructType
+) -> DataFrame:
+    """Return the rows of exactly these objects of `pins`. Raise `ObjectNotFound` if Spark does not find one."""
     folders = list(dict.fromkeys(path.rpartition("/")[0] for path in paths))
-    frame = _listed(reader(), folders, paths) if len(folders) < len(paths) <= _NAMES_MAX else None
-    return (reader().load(paths) if frame is None else frame).select(*schema.names)
+    listings = len(folders) + sum(len(pin.manifest.segments) for pin in pins) // _SEGMENTS_PER_LISTING
+    frame = _listed(reader(), folders, paths) if listings < len(paths) <= _NAMES_MAX else None
+    if frame is None:
+        frame = reader().load(paths)
+        found = _object_names(frame.inputFiles())
+        for path in paths:
+            if _object_name(path) not in found:
+                raise ObjectNotFound(path, "was deleted before Spark listed it")
+    return frame.select(*schema.names)
 
 
 def _listed(reader: DataFrameReader, folders: list[str], paths: list[str]) -> DataFrame | None:
@@ -105,9 +120,13 @@ def _listed(reader: DataFrameReader, folders: list[str], paths: list[str]) -> Da
     return None
 
 
-def _object_names(paths: Sequence[str]) -> list[str]:
-    """Return each object's name and partition, sorted. Spark encodes odd characters of the folders before them."""
-    return sorted(path[path.rindex("/partition=") :] for path in paths)
+def _object_names(paths: Sequence[str]) -> set[str]:
+    return {_object_name(path) for path in paths}
+
+
+def _object_name(path: str) -> str:
+    """Return the object's partition and name. Spark encodes odd characters of the folders before them."""
+    return path[path.rindex("/partition=") :]
 
 
 def reads_null_keys(version: str) -> bool:
