@@ -7,10 +7,13 @@
                whose clean tail has each key once and
                whose head, `--dirty` percent, writes
                some of them again
+    clean      the same of a log that is wholly clean      peer: spark.read.parquet of the same rows, as Spark writes
+                                                           them by default
 
 Each side's rows go to Spark's `noop` sink, so that every column is decoded. Sides run by turns, and the middle run
 counts: compare the ratios, not the seconds. CPU is that of the driver, the JVM and all workers; shuffled bytes are
-those of Spark's event log. The log is in memory where there is room for it.
+those of Spark's event log. `wall_of_peer` and `cpu_of_peer` are multiples of the peer's seconds. The log is in memory
+where there is room for it.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -45,7 +49,7 @@ from tests.bench._records import RECORD_BYTES, SEGMENT_RECORDS, Recipe, SegmentJ
 from tests.bench.report.results import Row
 
 URL, TOPIC = "s3://bucket/topics", "users"
-PLACE = Place("topics", TOPIC, 0)
+PLACE, CLEAN = Place("topics", TOPIC, 0), Place("topics", "clean", 0)
 Side = Callable[[], DataFrame]
 
 
@@ -60,24 +64,24 @@ class Cost:
     shuffled_bytes: int = 0
 
 
-def write_log(store: FolderStore, records: int, dirty: int) -> None:
+def write_log(store: FolderStore, records: int, dirty: int, place: Place = PLACE) -> None:
     """A clean tail of which half the keys are written again in the head."""
     head = records * dirty // 100
-    PartitionLog(store, PLACE, clock=SystemClock(), random=Random()).create()
-    _append(store, Recipe(records - head, garbage=0, seed=1), 0, records - head)
+    PartitionLog(store, place, clock=SystemClock(), random=Random()).create()
+    _append(store, place, Recipe(records - head, garbage=0, seed=1), 0, records - head)
     settings = RunSettings(settings_of=lambda *_: TopicSettings(min_cleanable_dirty_ratio=0.0))
     executor = LocalExecutor(store, RetryPolicy(SystemClock(), Random(), Backoff(), 60.0))
-    report = Run(store, settings, lambda _: executor, clock=SystemClock(), random=Random()).clean([PLACE])
+    report = Run(store, settings, lambda _: executor, clock=SystemClock(), random=Random()).clean([place])
     assert report.exit_code == 0, report.document()
-    _append(store, Recipe(records, garbage=50, seed=2), records - head, records)
+    _append(store, place, Recipe(records, garbage=50, seed=2), records - head, records)
 
 
-def _append(store: FolderStore, recipe: Recipe, start: int, end: int) -> None:
-    sink = PartitionLog(store, PLACE, clock=SystemClock(), random=Random()).claim_sink()
+def _append(store: FolderStore, place: Place, recipe: Recipe, start: int, end: int) -> None:
+    sink = PartitionLog(store, place, clock=SystemClock(), random=Random()).claim_sink()
     for base in range(start, end, SEGMENT_RECORDS):
         stop = min(base + SEGMENT_RECORDS, end)
         name, sync = sink.new_name(base), sink.manifest.sync_marker
-        sink.append(SegmentJob(store, PLACE, name, recipe, base, stop, sync, "zstandard").write_to(store))
+        sink.append(SegmentJob(store, place, name, recipe, base, stop, sync, "zstandard").write_to(store))
 
 
 def sides(spark: SparkSession, store: FolderStore) -> dict[str, dict[str, Side]]:
@@ -85,6 +89,8 @@ def sides(spark: SparkSession, store: FolderStore) -> dict[str, dict[str, Side]]
     where: dict[str, Any] = {"store": store, "root": Path(store.root).as_uri()}
     entries = Log(store, "topics", TOPIC).manifest().segments
     paths = [f"{where['root']}/{PLACE.key(entry.name)}" for entry in entries]
+    parquet = str(Path(store.root, "parquet"))
+    read_log(spark, URL, CLEAN.topic, engine="jvm", **where).write.parquet(parquet)
     newest = Window.partitionBy("key").orderBy(F.col("offset").desc())
 
     def stock() -> DataFrame:
@@ -94,17 +100,14 @@ def sides(spark: SparkSession, store: FolderStore) -> dict[str, dict[str, Side]]
         ranked = stock().where("key IS NOT NULL").withColumn("rank", F.row_number().over(newest))
         return ranked.where("rank = 1 AND value IS NOT NULL").drop("rank")
 
+    def by_engine(read: Callable[..., DataFrame], topic: str) -> dict[str, Side]:
+        engines = ("jvm", "keyfold")
+        return {f"{read.__name__} {name}": partial(read, spark, URL, topic, engine=name, **where) for name in engines}
+
     return {
-        "read": {
-            "spark.read avro": stock,
-            "read_log jvm": lambda: read_log(spark, URL, TOPIC, engine="jvm", **where),
-            "read_log keyfold": lambda: read_log(spark, URL, TOPIC, engine="keyfold", **where),
-        },
-        "latest": {
-            "window": window,
-            "latest_state jvm": lambda: latest_state(spark, URL, TOPIC, engine="jvm", **where),
-            "latest_state keyfold": lambda: latest_state(spark, URL, TOPIC, engine="keyfold", **where),
-        },
+        "read": {"spark.read avro": stock, **by_engine(read_log, TOPIC)},
+        "latest": {"window": window, **by_engine(latest_state, TOPIC)},
+        "clean": {"spark.read parquet": lambda: spark.read.parquet(parquet), **by_engine(latest_state, CLEAN.topic)},
     }
 
 
@@ -132,14 +135,16 @@ def middle(runs: Sequence[Cost]) -> Cost:
     return sorted(runs, key=lambda cost: cost.wall_s)[len(runs) // 2]
 
 
-def row(contest: str, side: str, cost: Cost, runs: Sequence[Cost]) -> Row:
-    """The figures of one side: its middle run, and all runs."""
+def row(contest: str, side: str, cost: Cost, peer: Cost, runs: Sequence[Cost]) -> Row:
+    """The figures of one side: its middle run, that as a multiple of the peer's, and all runs."""
     rounds = {"wall_s": [run.wall_s for run in runs], "cpu_s": [run.cpu_s for run in runs]}
     return {
         "contest": contest,
         "side": side,
         "wall_s": cost.wall_s,
         "cpu_s": cost.cpu_s,
+        "wall_of_peer": cost.wall_s / peer.wall_s,
+        "cpu_of_peer": cost.cpu_s / peer.cpu_s,
         "shuffled_bytes": cost.shuffled_bytes,
         "rounds": rounds,
     }
@@ -153,10 +158,11 @@ def row(contest: str, side: str, cost: Cost, runs: Sequence[Cost]) -> Row:
 def main(records: int, dirty: int, rounds: int, *, as_json: bool) -> None:
     """Write the log, run all sides, print."""
     with (
-        tempfile.TemporaryDirectory(dir=memory_folder(4 * records * RECORD_BYTES)) as root,
+        tempfile.TemporaryDirectory(dir=memory_folder(7 * records * RECORD_BYTES)) as root,
         tempfile.TemporaryDirectory() as events,
     ):
         write_log(FolderStore(root), records, dirty)
+        write_log(FolderStore(root), records, 0, CLEAN)
         settings = {"spark.master": "local[2]", "spark.driver.memory": "3g", "spark.sql.shuffle.partitions": "8"}
         with spark_session("bench", {**settings, **event_log(Path(events))}) as spark:
             contests = sides(spark, FolderStore(root))
@@ -166,17 +172,20 @@ def main(records: int, dirty: int, rounds: int, *, as_json: bool) -> None:
             for name, cost in costs.items():
                 traffic = spark_traffic(Path(events), cost.begin_ms, cost.end_ms)
                 costs[name] = replace(cost, shuffled_bytes=traffic.shuffled_bytes)
+    rows = [
+        row(contest, side, cost, next(iter(costs.values())), runs[contest][side])
+        for contest, costs in found.items()
+        for side, cost in costs.items()
+    ]
     if as_json:
-        rows = [row(c, n, cost, runs[c][n]) for c, costs in found.items() for n, cost in costs.items()]
         click.echo(json.dumps(rows))
         return
-    for contest, costs in found.items():
-        peer = next(iter(costs.values()))
-        for name, cost in costs.items():
-            click.echo(
-                f"{contest:7} {name:22} {cost.wall_s:7.2f} s {cost.cpu_s:7.2f} s of CPU "
-                f"{cost.shuffled_bytes / 1e6:8.1f} MB shuffled  {peer.wall_s / cost.wall_s:5.2f} times as fast"
-            )
+    for one in rows:
+        click.echo(
+            f"{one['contest']:7} {one['side']:22} {one['wall_s']:7.2f} s {one['cpu_s']:7.2f} s of CPU "
+            f"{one['shuffled_bytes'] / 1e6:8.1f} MB shuffled  {one['wall_of_peer']:5.2f} of the peer's time, "
+            f"{one['cpu_of_peer']:5.2f} of its CPU"
+        )
 
 
 if __name__ == "__main__":

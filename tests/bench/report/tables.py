@@ -188,8 +188,8 @@ def overview(results: Mapping[str, Result]) -> str:
     small = row_of(results["sink"], value_bytes=211)
     much = row_of(results["compaction"], garbage_percent=90, partitions=1)
     little = row_of(results["compaction"], garbage_percent=10, partitions=4)
-    window = row_of(results["read-spark"], side="window")
-    latest = row_of(results["read-spark"], side="latest_state jvm")
+    window = row_of(results["read-spark"], contest="latest", side="window")
+    latest = row_of(results["read-spark"], contest="latest", side="latest_state jvm")
     batches = row_of(results["read-python"], case=_READ_CASE)
     restored = [row["ratio"] for row in results["restore"].rows]
     rates = results["byte-rate"].rows
