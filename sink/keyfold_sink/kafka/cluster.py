@@ -39,6 +39,8 @@ from keyfold_sink.topic_partition import TopicPartitionKey
 T = TypeVar("T")
 
 REQUEST_TIMEOUT_S: Final = 15.0
+# A new client does no harm if the brokers do not answer, and helps if the client has forgotten them all (`contact`).
+_SILENT_CLIENT_S: Final = 60.0
 _TOPIC_ID_AGE_S: Final = 1.0
 _SETTINGS_AGE_S: Final = 60.0
 _INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
@@ -71,16 +73,21 @@ class AdminSource:
     def __init__(self, config: Mapping[str, str], clock: Clock, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
         """Create the client. `timeout_s` is the time-out of each request."""
         self._contact = BrokerContact(clock)
-        settings: dict[str, Any] = {**QUIET, **config, "error_cb": self._contact.on_error}
-        try:
-            self._admin = AdminClient(settings)
-        except KafkaException as error:
-            raise client_refusal("admin.override.", config, error.args[0].str()) from error
+        self._config = config
+        self._admin = self._open()
+        self._answered_s = clock.monotonic_s()
         self._clock = clock
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._cache: dict[tuple[str, str], tuple[float, Any]] = {}
         self._asking: dict[tuple[str, str], Future[None]] = {}
+
+    def _open(self) -> AdminClient:
+        settings: dict[str, Any] = {**QUIET, **self._config, "error_cb": self._contact.on_error}
+        try:
+            return AdminClient(settings)
+        except KafkaException as error:
+            raise client_refusal("admin.override.", self._config, error.args[0].str()) from error
 
     def topic_id(self, topic: str) -> str:
         """See `TopicSource.topic_id`."""
@@ -163,7 +170,7 @@ class AdminSource:
             found = self._admin.list_topics(timeout=self._timeout_s)
         except KafkaException as error:
             raise self._unanswered(translate(error.args[0], "the list of topics")) from error
-        self._contact.answered()
+        self._answered()
         return found
 
     def _topic_id(self, topic: str) -> str:
@@ -194,14 +201,26 @@ class AdminSource:
             late = SourceUnavailable(f"Kafka did not answer the request for {what} within {self._timeout_s * 2:g} s")
             raise self._unanswered(late) from error
         self._admin.poll(0)  # drop errors that the client has queued; they are over, and would accumulate
-        self._contact.answered()
+        self._answered()
         return found
 
+    def _answered(self) -> None:
+        self._contact.answered()
+        self._answered_s = self._clock.monotonic_s()
+
     def _unanswered(self, error: KeyfoldError) -> KeyfoldError:
-        """Return the error, or the brokers' refusal of the login or TLS if that is the reason for no answer."""
+        """Return the error, or the brokers' refusal of the login or TLS if that is the reason for no answer.
+
+        Replace a client that has had no answer for a while.
+        """
         if not isinstance(error, SourceUnavailable):
             return error
         self._admin.poll(0)  # makes the client call its error callback
+        with self._lock:
+            now_s = self._clock.monotonic_s()
+            if now_s - self._answered_s >= _SILENT_CLIENT_S:
+                self._answered_s = now_s
+                self._admin = self._open()
         return self._contact.believed_refusal(waited_s=self._timeout_s) or error
 
     def _fresh(self, key: tuple[str, str], age_s: float, ask: Callable[[], T]) -> T:

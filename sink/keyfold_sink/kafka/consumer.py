@@ -12,7 +12,7 @@ from keyfold_sink.config.client_checks import client_refusal
 from keyfold_sink.config.memory_plan import MemoryPlan
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.kafka.client import GroupConsumer, OnCommit
-from keyfold_sink.kafka.contact import QUIET, BrokerContact
+from keyfold_sink.kafka.contact import NO_BROKERS, QUIET, BrokerContact, watch_brokers
 from keyfold_sink.kafka.source import SourceForbidden
 
 # With librdkafka's default of a second, the sink is idle after its queue was full for a moment.
@@ -71,7 +71,7 @@ def open_consumer(
     """Open a consumer, not subscribed yet. Raise `ConfigError` for keys or values that the client refuses.
 
     Its `consume` raises `SourceForbidden` once brokers have refused the credentials or TLS for longer than a restart of
-    brokers explains.
+    brokers explains, and `KafkaException` once the client has forgotten all brokers.
     """
     settings = consumer_config(options, plan)
 
@@ -90,8 +90,12 @@ def open_consumer(
             said.append(refusal)
             raise refusal
 
+    def none_left() -> None:
+        raise KafkaException(KafkaError(KafkaError._ALL_BROKERS_DOWN, NO_BROKERS))
+
+    callbacks: dict[str, object] = {"on_commit": committed, "error_cb": heard, **watch_brokers(none_left)}
     try:
-        consumer = Consumer({**settings, "on_commit": committed, "error_cb": heard})
+        consumer = Consumer({**settings, **callbacks})
     except KafkaException as error:
         raise client_refusal("consumer.override.", options.consumer, error.args[0].str()) from error
     return cast("GroupConsumer", consumer)  # its stubs declare the same calls as overloads

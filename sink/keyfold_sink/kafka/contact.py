@@ -8,6 +8,10 @@ because brokers that restart may refuse for a moment.
 The client's errors are logged here, each text once in a while. The client's own log would repeat them three times a
 second, so `QUIET` limits it to messages worse than an error. Messages that the client logs (all of them, if `log_level`
 or `debug` is set for it) go to the logger `keyfold.sink.kafka`, never directly to standard error.
+
+A client can also be left without any broker. A cluster that has just lost its controllers may answer a request for
+metadata with no broker at all. librdkafka from 2.10 then forgets every broker, has none left to ask, and is silent for
+ever (its issue 5301). Only its statistics show that, so `watch_brokers` reads them; a new client is the only cure.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -32,6 +36,12 @@ CLIENT_LOG: Final = logging.getLogger("keyfold.sink.kafka")
 QUIET: Final[Mapping[str, object]] = MappingProxyType({"log_level": 2, "logger": CLIENT_LOG})
 """Settings of a client whose errors are logged here."""
 
+NO_BROKERS: Final = "the client has forgotten all brokers, because Kafka has answered a request for metadata with none"
+
+_STATISTICS_INTERVAL_MS: Final = 15_000
+# One report may show a client that has dropped its brokers and is about to return to those in bootstrap.servers.
+_REPORTS_WITHOUT_BROKERS: Final = 2
+_BROKER: Final = re.compile(r'"source": ?"(?:learned|configured)"')
 _SAY_AGAIN_S: Final = 60.0
 _TEXTS_MAX: Final = 200
 
@@ -75,6 +85,22 @@ def _tls_hint(text: str) -> str:
         "the brokers require a client certificate, or refuse this one; check ssl.certificate.location and "
         "ssl.key.location, or ssl.keystore.location"
     )
+
+
+def watch_brokers(on_none_left: Callable[[], None]) -> dict[str, object]:
+    """Return settings of a client that calls `on_none_left`, once, after it has forgotten all brokers.
+
+    The client must be polled even when it is idle, because its statistics wait for that.
+    """
+    reports_without = 0
+
+    def heard(statistics: str) -> None:
+        nonlocal reports_without
+        reports_without = 0 if _BROKER.search(statistics) else reports_without + 1
+        if reports_without == _REPORTS_WITHOUT_BROKERS:
+            on_none_left()
+
+    return {"statistics.interval.ms": _STATISTICS_INTERVAL_MS, "stats_cb": heard}
 
 
 class BrokerContact:

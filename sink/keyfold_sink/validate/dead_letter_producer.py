@@ -15,7 +15,7 @@ from keyfold.errors import ConfigError, KeyfoldError
 from keyfold_sink.config.client_checks import client_refusal
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.kafka.cluster import FORBIDDEN, GONE, REQUEST_TIMEOUT_S
-from keyfold_sink.kafka.contact import QUIET, BrokerContact
+from keyfold_sink.kafka.contact import NO_BROKERS, QUIET, BrokerContact, watch_brokers
 from keyfold_sink.kafka.source import SourceUnavailable
 from keyfold_sink.validate.dead_letter_topic import Producer
 
@@ -44,9 +44,13 @@ def producer_config(options: SinkOptions) -> dict[str, object]:
 
 
 def open_producer(options: SinkOptions, on_error: Callable[[KafkaError], None]) -> Producer:
-    """Open a producer. Raise `ConfigError` for keys or values that the client refuses."""
+    """Open a producer. Raise `ConfigError` for keys or values that the client refuses.
+
+    A producer that has forgotten all brokers reports that as a fatal error.
+    """
+    watch = watch_brokers(lambda: on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN, NO_BROKERS, True)))
     try:
-        producer = confluent_kafka.Producer({**producer_config(options), "error_cb": on_error})
+        producer = confluent_kafka.Producer({**producer_config(options), "error_cb": on_error, **watch})
     except KafkaException as error:
         raise client_refusal("producer.override.", options.producer, error.args[0].str()) from error
     return cast("Producer", producer)

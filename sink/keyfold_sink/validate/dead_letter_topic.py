@@ -155,8 +155,6 @@ class DeadLetterTopic:
 
     def serve(self, timeout_s: float = 0.0) -> None:
         """Run the client's callbacks; wait at most `timeout_s` for the first. Thread-safe."""
-        if timeout_s == 0.0 and not self._out and not self._waiting:
-            return
         try:
             self._producer.poll(timeout_s)
         except KafkaException as error:  # the client raises this after a fatal error
@@ -251,7 +249,7 @@ class DeadLetterTopic:
             self._refuse(posted, why)
 
     def _replace_producer(self) -> None:
-        """Replace an idempotent producer that has lost its sequence, and send its unconfirmed dead letters again."""
+        """Replace a producer that has lost its sequence or its brokers, and send unconfirmed dead letters again."""
         self._is_broken = False
         self._events.warning("dead letter producer replaced", letters=len(self._out))
         self._waiting = [*self._out.values(), *self._waiting]
