@@ -42,9 +42,11 @@ def storm(
 
     With `each` it lasts until each reader has been right so often, and one has come too late for an object. On a busy
     machine most turns of a reader of Spark's are overtaken; when the time is over, each such turn makes objects
-    and tombstones stay for longer, so that the storm ends on any machine.
+    and tombstones stay for longer, and readers that were right often enough leave the cores to the others, so that the
+    storm ends on any machine.
     """
     tally = Tally()
+    over_at_s = time.monotonic() + seconds
     with ExitStack() as exits:
         writer, cleaner = Writer(world, seed).open(), Cleaner(world, seed).open()
         exits.callback(writer.close)
@@ -54,7 +56,13 @@ def storm(
         cleaning = Loop(cleaner.turn, tally)
         exits.callback(cleaning.end)
         beside, here, near = _readers(world, seed, session, folder, exits)
-        loops = [Loop(partial(_turn, reader, tally), tally) for reader in [*beside, near]]
+
+        def turn(reader: Reader) -> None:
+            tally.take(reader)
+            if each and time.monotonic() >= over_at_s and tally.right[reader.name] >= each and world.gone:
+                time.sleep(1.0)
+
+        loops = [Loop(partial(turn, reader), tally) for reader in [*beside, near]]
         for loop in loops:
             exits.callback(loop.end)
         names = {reader.name for reader in [*beside, near, *here]}
@@ -126,10 +134,6 @@ def _spark_turns(
                 world.keep_all_longer()
         else:
             time.sleep(0.1)
-
-
-def _turn(reader: Reader, tally: Tally) -> None:
-    tally.take(reader)
 
 
 def _last(reader: Reader, tally: Tally) -> None:
