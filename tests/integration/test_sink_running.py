@@ -115,7 +115,6 @@ def keys(**others: object) -> dict[str, object]:
         "listeners": "http://127.0.0.1:0",
         "segment_ms": 300,
         "offset_flush_timeout_ms": 3000,
-        "task_hang_timeout_ms": 12_000,
         **others,
     }
 
@@ -138,7 +137,8 @@ def test_requests_reach_every_worker_a_hanging_task_is_replaced_and_offsets_are_
     rig: Rig, topic: MakeTopic
 ) -> None:
     name = topic(partitions=PARTITIONS, config={"retention.ms": "-1"})
-    with rig.start(rig.config(name, **keys())) as a, rig.start(rig.config(name, **keys())) as b:
+    config = rig.config(name, **keys(task_hang_timeout_ms=20_000))
+    with rig.start(config) as a, rig.start(config) as b:
         one, two = clients = [Client(a, name), Client(b, name)]
         until_states(clients, "RUNNING", 4)
         with Flow(rig, name):
