@@ -73,10 +73,17 @@ class World:
 
     def keep_all_longer(self) -> None:
         """Double both times from the next pass on, as `SnapshotLost` and `OffsetOutOfRange` tell an operator to."""
+        self._keep_all(2.0)
+
+    def keep_all_shorter(self) -> None:
+        """Halve both times from the next pass on, so that readers come too late."""
+        self._keep_all(0.5)
+
+    def _keep_all(self, factor: float) -> None:
         self.pace = replace(
             self.pace,
-            file_delete_delay_s=2 * self.pace.file_delete_delay_s,
-            delete_retention_s=2 * self.pace.delete_retention_s,
+            file_delete_delay_s=factor * self.pace.file_delete_delay_s,
+            delete_retention_s=factor * self.pace.delete_retention_s,
         )
 
     def place(self, partition: int) -> Place:
