@@ -24,6 +24,7 @@ def world_of(s3: LocalS3Process, bucket: str) -> World:
 
 @pytest.mark.full
 @pytest.mark.spark
+@pytest.mark.timeout(900)  # on a busy machine turns of Spark's readers are slow, and the storm waits for them
 def test_everything_read_in_a_ten_second_storm_existed(
     local_s3: LocalS3Process, bucket: str, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LAST_ATTEMPTS = 8
-RETRY_TIMEOUT_S = 300.0
+RETRY_TIMEOUT_S = 540.0
 
 
 def storm(
@@ -59,7 +59,7 @@ def storm(
 
         def turn(reader: Reader) -> None:
             tally.take(reader)
-            if each and time.monotonic() >= over_at_s and tally.right[reader.name] >= each and world.gone:
+            if each and time.monotonic() >= over_at_s and tally.right[reader.name] >= each:
                 time.sleep(1.0)
 
         loops = [Loop(partial(turn, reader), tally) for reader in [*beside, near]]
