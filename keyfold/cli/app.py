@@ -172,6 +172,7 @@ def _add_commands() -> None:
     from keyfold.cli.export import export
     from keyfold.cli.log import log
     from keyfold.cli.restore import restore
+    from keyfold.cli.table import table
     from keyfold.cli.verify import repair, verify
 
     cli.add_command(restore)
@@ -180,6 +181,7 @@ def _add_commands() -> None:
     log.add_command(repair)
     log.add_command(verify)
     cli.add_command(log)
+    cli.add_command(table)
     add_common_options(cli)
 
 

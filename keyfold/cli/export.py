@@ -99,8 +99,8 @@ def export(ctx: click.Context, /, url: str, topic: str, to: str, *, as_json: boo
         to_offset=asked["to_offset"],
         key_format=Format(asked["key_format"]),
         value_format=Format(asked["value_format"]),
-        key_reader=_schema("--key-reader-schema", asked["key_reader_schema"]),
-        value_reader=_schema("--reader-schema", asked["reader_schema"]),
+        key_reader=schema_of("--key-reader-schema", asked["key_reader_schema"]),
+        value_reader=schema_of("--reader-schema", asked["reader_schema"]),
         on_error=OnError(asked["on_error"]),
         rows_per_file=asked["rows_per_file"],
         parallel=asked["parallel"],
@@ -108,7 +108,7 @@ def export(ctx: click.Context, /, url: str, topic: str, to: str, *, as_json: boo
     )
     run = new_run(world.random)
     target = _target(ctx, to, source.log, run)
-    with _progress(f"exporting {topic}") as progress:
+    with row_progress(f"exporting {topic}") as progress:
         done = run_export(source.log, target, request, run=run, clock=world.clock, progress=progress)
     for line in _json_lines(done) if as_json else _lines(done, target.url):
         echo(line)
@@ -126,7 +126,8 @@ def _check(asked: dict[str, Any]) -> None:
             raise click.UsageError(f"{option} needs {of} {' or '.join(FORMATS_WITH_SCHEMA)}, not {kind}")
 
 
-def _schema(option: str, path: Path | None) -> Type | None:
+def schema_of(option: str, path: Path | None) -> Type | None:
+    """Return the reader's schema in a file. Raises `ConfigError` that names the option."""
     from keyfold.formats.decoder import reader_type
 
     if path is None:
@@ -175,7 +176,7 @@ def _lines(done: Sequence[ExportedPartition], url: str) -> Iterator[str]:
 
 
 @contextmanager
-def _progress(title: str) -> Iterator[Callable[[int], None]]:
+def row_progress(title: str) -> Iterator[Callable[[int], None]]:
     """Show a count on stderr if that is a terminal."""
     if is_quiet() or not sys.stderr.isatty():
         yield lambda _: None

@@ -31,6 +31,7 @@ class WrittenFile:
     rows: int
     first_offset: int
     last_offset: int
+    footer: pq.FileMetaData
 
 
 class PartitionFiles:
@@ -44,12 +45,14 @@ class PartitionFiles:
         rows_per_file: int,
         row_group_bytes: int,
         metadata: Mapping[str, object],
+        decimals_as_integers: bool = False,
     ) -> None:
         self._schema = schema
         self._stage = stage
         self._rows_per_file = rows_per_file
         self._row_group_bytes = row_group_bytes
         self._metadata = metadata
+        self._decimals_as_integers = decimals_as_integers
         self._held: list[pa.Table] = []
         self._held_bytes = self._held_rows = 0
         self._file: _OpenFile | None = None
@@ -71,7 +74,8 @@ class PartitionFiles:
 
     def _opened(self, table: pa.Table) -> _OpenFile:
         if self._file is None:
-            self._file = _OpenFile(self._stage(table.column("offset")[0].as_py()), self._schema)
+            staged = self._stage(table.column("offset")[0].as_py())
+            self._file = _OpenFile(staged, self._schema, decimals_as_integers=self._decimals_as_integers)
         return self._file
 
     def _write_group(self) -> None:
@@ -100,8 +104,9 @@ class PartitionFiles:
 
 
 class _OpenFile:
-    def __init__(self, staged: StagedFile, schema: pa.Schema) -> None:
+    def __init__(self, staged: StagedFile, schema: pa.Schema, *, decimals_as_integers: bool) -> None:
         self.staged = staged
+        self._footers: list[pq.FileMetaData] = []
         self.rows = 0
         self._first = self._last = -1
         self._writer = pq.ParquetWriter(
@@ -111,6 +116,8 @@ class _OpenFile:
             use_dictionary=True,
             write_page_checksum=True,
             store_schema=True,
+            store_decimal_as_integer=decimals_as_integers,
+            metadata_collector=self._footers,
         )
 
     def write(self, group: pa.Table) -> None:
@@ -131,4 +138,4 @@ class _OpenFile:
         self._writer.add_key_value_metadata({METADATA_KEY: json.dumps(about)})
         self._writer.close()
         self.staged.close()
-        return WrittenFile(self.staged, self.rows, self._first, self._last)
+        return WrittenFile(self.staged, self.rows, self._first, self._last, self._footers[0])

@@ -4,6 +4,7 @@
     offset           int64                    key_error, value_error   string; only with `--on-error null`
     timestamp        timestamp ms, UTC        headers                  list of (name, value)
     timestamp_type   string                   leader_epoch             int32
+    key_bytes                binary; only where it is asked for
 
 Rows are in the order of their offsets.
 """
@@ -43,9 +44,10 @@ class FormatMismatches:
 class RowConverter:
     """A converter of a topic's records to rows. Thread-safe."""
 
-    def __init__(self, key: Column, value: Column, on_error: OnError) -> None:
+    def __init__(self, key: Column, value: Column, on_error: OnError, *, key_bytes: bool = False) -> None:
         self._columns = {RecordPart.KEY: key, RecordPart.VALUE: value}
         self._on_error = on_error
+        self._key_bytes = key_bytes
         self.schema = self._schema()
 
     def _schema(self) -> pa.Schema:
@@ -61,6 +63,7 @@ class RowConverter:
                 *parts,
                 pa.field("headers", HEADERS, nullable=False),
                 pa.field("leader_epoch", pa.int32(), nullable=False),
+                *([pa.field("key_bytes", pa.binary())] if self._key_bytes else []),
             ]
         )
 
@@ -80,6 +83,7 @@ class RowConverter:
         if bad:
             self._judge(place, batch.column("offset"), bad, mismatches)
         made: dict[str, ArrowArray] = {name: batch.column(name) for name in batch.schema.names}
+        made["key_bytes"] = made[RecordPart.KEY.value]
         made |= {part.value: found.array for part, found in decoded.items()}
         made["partition"] = pa.repeat(pa.scalar(place.partition, pa.int32()), len(batch))
         if self._on_error is OnError.NULL:

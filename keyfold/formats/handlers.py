@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Protocol
@@ -30,6 +31,12 @@ class TypeSurvey(Protocol):
 
     def type(self, schemas: SchemaArchive, part: RecordPart) -> Type:
         """Return the type for all data. Raise `ConfigError` if a reader's schema is needed."""
+
+    def writer_types(self, schemas: SchemaArchive) -> Mapping[SchemaKey | None, Type]:
+        """Return the type that each writer schema gave its rows; JSON has one type for all rows, under None.
+
+        What was always null is `null`. Schemas that cannot be read are left out; decoding reports their rows.
+        """
 
 
 class AvroSurvey:
@@ -65,6 +72,14 @@ class AvroSurvey:
             message = f"the newest schema of the {part.value}s, {key}, cannot be used: {error}"
             raise schema_needed(part, message) from error
 
+    def writer_types(self, schemas: SchemaArchive) -> Mapping[SchemaKey | None, Type]:
+        """See `TypeSurvey.writer_types`."""
+        found: dict[SchemaKey | None, Type] = {}
+        for key in sorted(self.keys, key=str):
+            with suppress(NotAvro, FormatMismatch):
+                found[key] = avro_type(schemas.schema(key))
+        return found
+
 
 class JsonSurvey:
     """The shape of keys or values."""
@@ -93,6 +108,10 @@ class JsonSurvey:
     def type(self, schemas: SchemaArchive, part: RecordPart) -> Type:  # noqa: ARG002 - the signature of the protocol
         """See `TypeSurvey.type`."""
         return self._shape.type(part.value)
+
+    def writer_types(self, schemas: SchemaArchive) -> Mapping[SchemaKey | None, Type]:  # noqa: ARG002 - the protocol's
+        """See `TypeSurvey.writer_types`."""
+        return {None: self._shape.type(unseen=Primitive("null"))}
 
 
 def schema_needed(part: RecordPart, message: str) -> ConfigError:

@@ -23,6 +23,7 @@ DEPTH_MAX: Final = 50
 
 _TEXT: Final = Primitive("string", JSON_TEXT)
 _NULL: Final = Primitive("null")
+_STRING: Final = Primitive("string")
 _TAKEN_MAX: Final = 64
 _LEAST, _BEYOND = -(2**63), 2**63
 
@@ -98,29 +99,29 @@ class Shape:
         if other._type is not None:
             self.add_type(other._type)
 
-    def type(self, name: str = "value") -> Type:
-        """The type of all that was seen."""
-        seen = self._seen(name)
+    def type(self, name: str = "value", *, unseen: Type = _STRING) -> Type:
+        """The type of all that was seen; `unseen` where nothing but null was."""
+        seen = self._seen(name, unseen)
         if self._type is None:
-            return Union((_NULL, seen if seen is not None else Primitive("string")))
+            return Union((_NULL, seen if seen is not None else unseen))
         return self._type if seen is None else common(self._type, Union((_NULL, seen)))
 
-    def _seen(self, name: str) -> Type | None:
+    def _seen(self, name: str, unseen: Type) -> Type | None:
         kinds = self._kinds
         if not kinds:
             return None
         if kinds == {"record"}:
-            return self._record(name)
+            return self._record(name, unseen)
         if kinds == {"array"}:
-            return Array(self._all_items().type(name))
+            return Array(self._all_items().type(name, unseen=unseen))
         if kinds <= {"long", "double"}:
             return Primitive("double" if "double" in kinds else "long")
         return Primitive(next(iter(kinds))) if kinds in ({"string"}, {"boolean"}) else _TEXT
 
-    def _record(self, name: str) -> Type:
+    def _record(self, name: str, unseen: Type) -> Type:
         if not self._members or not all(map(_is_text, self._members)):
             return _TEXT
-        fields = tuple(RecordField(each, shape.type(each)) for each, shape in self._members.items())
+        fields = tuple(RecordField(each, shape.type(each, unseen=unseen)) for each, shape in self._members.items())
         return RecordType(name, fields=fields)
 
 

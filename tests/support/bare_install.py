@@ -27,8 +27,9 @@ from tests.support.logs import MadeLog, records
 from tests.support.root import ROOT
 
 LIBRARIES_OF_EXTRAS: Final = (
-    *("anyio", "attr", "attrs", "authlib", "cachetools", "certifi", "confluent_kafka", "fastapi", "h11", "httpx2"),
-    *("moto", "orjson", "pandas", "py4j", "pyspark", "starlette", "uvicorn", "werkzeug"),
+    *("anyio", "attr", "attrs", "authlib", "cachetools", "certifi", "confluent_kafka", "fastapi", "fb303", "fsspec"),
+    *("h11", "hive_metastore", "httpx2", "mmh3", "moto", "orjson", "pandas", "py4j", "pyiceberg", "pyparsing"),
+    *("pyroaring", "pyspark", "requests", "starlette", "strictyaml", "tenacity", "uvicorn", "werkzeug"),
 )
 """Top-level modules that no bare installation has."""
 
@@ -38,6 +39,7 @@ MODULES: Final = {
     "keyfold.kafka.reading": "kafka",
     "keyfold.restore.kafka_target": "kafka",
     "keyfold.spark": "spark",
+    "keyfold.table": "table",
 }
 """The modules that need an extra; so do the modules below a package."""
 
@@ -53,6 +55,9 @@ COMMANDS: Final = (
     ("log verify {url} users --bootstrap-servers 127.0.0.1:1", "kafka"),
     ("log repair {url} users -p 0 --dry-run --replace-damaged", ""),
     ("restore {url} users --bootstrap-servers 127.0.0.1:1 --dry-run", "kafka"),
+    ("table sync {url} users --to {replica}/table", "table"),
+    ("table status {replica}/table", "table"),
+    ("table drop {replica}/table --yes", "table"),
     ("sink validate {folder}/sink.json", "sink"),
     ("sink run {folder}/sink.json", "sink"),
     *((f"sink {name} {{folder}}/sink.json", "sink") for name in _CONTROL),

@@ -20,6 +20,7 @@ CLI_FOLDERS = (
     "keyfold/cli",
     "keyfold/export",
     "keyfold/restore",
+    "keyfold/table",
     "keyfold/verify",
     "demo/keyfold_demo",
     "sink/keyfold_sink",
@@ -69,7 +70,10 @@ DIFFERENT: Mapping[tuple[str, str], str] = {
     ("--partitions", "restore"): "the number of partitions of a created topic",
     ("--paused", "replica add"): "the hidden option of `sink run` has no text",
     ("--paused", "sink run"): "hidden: given by the worker to its tasks",
+    ("--follow", "log cat"): "waits for records",
+    ("--follow", "table sync"): "syncs again and again",
     ("--to", "log export"): "a folder",
+    ("--to", "table sync"): "a table",
     ("--to", "replica add"): "the location of a replica",
     ("--to", "replica edit"): "the location of a replica",
 }

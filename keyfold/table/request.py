@@ -1,0 +1,85 @@
+"""The options of a table, and the properties in which it keeps them.
+
+A table keeps its options, because rows of one table must all be read in one way. A later sync may leave them out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from keyfold.errors import ConfigError
+from keyfold.export.request import OnError
+from keyfold.formats.avro_schema import Type
+from keyfold.formats.format import Format, RecordPart
+from keyfold.table.columns import PartFormat, TextPaths
+
+PREFIX: Final = "keyfold."
+_TEXTS: Final = f"{PREFIX}json-text"
+
+
+@dataclass(frozen=True, slots=True)
+class TableRequest:
+    """How records become rows. `rebuild` makes all rows again."""
+
+    key_format: Format = Format.BYTES
+    value_format: Format = Format.BYTES
+    key_reader: Type | None = None
+    value_reader: Type | None = None
+    on_error: OnError = OnError.FAIL
+    headers: bool = False
+    rebuild: bool = False
+
+    def part(self, part: RecordPart) -> PartFormat:
+        """Return how to read the keys or the values."""
+        if part is RecordPart.KEY:
+            return PartFormat(part, self.key_format, self.key_reader)
+        return PartFormat(part, self.value_format, self.value_reader)
+
+    def again(self) -> TableRequest:
+        """Return the request of the syncs that follow a first one."""
+        return replace(self, rebuild=False)
+
+    @property
+    def has_key_bytes(self) -> bool:
+        """Whether the table has a column of the keys' bytes: needed where the column `key` does not have them all."""
+        return self.key_format is not Format.BYTES and not (
+            self.key_format is Format.STRING and self.on_error is OnError.FAIL
+        )
+
+    def properties(self, topic: str) -> dict[str, str]:
+        """Return the table's properties."""
+        return {
+            f"{PREFIX}topic": topic,
+            f"{PREFIX}key-format": self.key_format.value,
+            f"{PREFIX}value-format": self.value_format.value,
+            f"{PREFIX}on-error": self.on_error.value,
+            f"{PREFIX}headers": str(self.headers).lower(),
+        }
+
+
+def require_same(properties: Mapping[str, str], request: TableRequest, topic: str, name: str) -> None:
+    """Raise `ConfigError` if a table was made from another topic, or with other options."""
+    for key, wanted in request.properties(topic).items():
+        found = properties.get(key)
+        if found is None:
+            raise ConfigError("--to", f"`{name}` is a table that keyfold did not make", hint="name a new table")
+        if found != wanted:
+            option = key.removeprefix(PREFIX)
+            raise ConfigError(
+                f"--{option}",
+                f"`{name}` was made with {option} `{found}`, not `{wanted}`",
+                hint="use the same, or drop the table first with `keyfold table drop`",
+            )
+
+
+def text_paths(properties: Mapping[str, str]) -> TextPaths:
+    """Return the places of a table that hold JSON as text."""
+    return frozenset(tuple(path) for path in json.loads(properties.get(_TEXTS, "[]")))
+
+
+def text_properties(texts: TextPaths) -> dict[str, str]:
+    """Return the property that keeps these places; none if there are none."""
+    return {_TEXTS: json.dumps(sorted(texts))} if texts else {}

@@ -1,0 +1,111 @@
+"""`keyfold table`: what people and machines read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from keyfold.cli import app
+from keyfold.cli.context import CliContext
+from keyfold.runtime.clock import ManualClock
+from keyfold.store.location import parse_url
+from keyfold.store.memory import MemoryStore
+from tests.support.logs import MadeLog, record
+
+Run = Callable[..., tuple[int, str, str]]
+URL = "s3://bucket/topics"
+TABLE = "s3://bucket/tables/users"
+
+
+@pytest.fixture
+def made() -> MadeLog:
+    clock = ManualClock(2 * 10**12)
+    made = MadeLog(store=MemoryStore("bucket", clock=clock), clock=clock)
+    made.append([record(0, "a", '{"id": 1}'), record(1, "b", '{"id": 2}'), record(2, "a", '{"id": 3}')])
+    return made
+
+
+@pytest.fixture
+def run(made: MadeLog, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    random = Random(1)
+    monkeypatch.setattr(type(made.store), "url", property(lambda _: "s3://bucket"))
+    context = CliContext(lambda url: (made.store, parse_url(url)[1]), made.clock, random)
+
+    def command(*words: str) -> tuple[int, str, str]:
+        code = app.run(["table", *words], context)
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return command
+
+
+SYNC = ("sync", URL, "users", "--to", TABLE, "--key-format", "string", "--value-format", "json")
+
+
+def test_a_sync_says_what_it_did(run: Run, made: MadeLog) -> None:
+    code, out, err = run(*SYNC)
+    assert (code, err) == (0, "")
+    first, last = out.splitlines()
+    assert first == f"users-0: version {made.manifest.version}, up to offset 3; 2 rows added, 0 hidden, by all rows"
+    assert last.startswith(f"{TABLE}: snapshot ")
+    assert run(*SYNC) == (0, f"{TABLE} is up to date\n", "")
+
+
+def test_machines_get_one_object(run: Run, made: MadeLog) -> None:
+    code, out, _ = run(*SYNC, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["partitions"] == [
+        {
+            "topic": "users", "partition": 0, "log_id": made.manifest.log_id, "version": made.manifest.version,
+            "next_offset": 3, "way": "all rows", "added": 2, "hidden": 0, "files": 1,
+            "skipped": 0, "nulled": 0, "mismatches": [],
+        }
+    ]  # fmt: skip
+    code, out, _ = run("status", TABLE, "--json")
+    status = json.loads(out)
+    assert (status["topic"], status["rows"], status["hidden"], status["data_files"]) == ("users", 2, 0, 1)
+    assert status["snapshot_id"] == found["snapshot_id"]
+
+
+def test_status_is_for_people_too(run: Run, made: MadeLog) -> None:
+    run(*SYNC)
+    code, out, _ = run("status", TABLE)
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[:2] == [f"{TABLE}: the latest state of users", "  rows        2, and 0 hidden"]
+    assert lines[-1] == f"  partition 0: version {made.manifest.version}, up to offset 3"
+
+
+def test_drop_deletes_the_table_and_nothing_else(run: Run, made: MadeLog) -> None:
+    run(*SYNC)
+    code, out, _ = run("drop", TABLE, "--yes")
+    assert code == 0
+    assert out.startswith(f"dropped {TABLE}: ")
+    assert list(made.store.list("tables/")) == []
+    assert list(made.store.list("topics/")) != []
+    assert run("status", TABLE)[0] == 1
+
+
+def test_a_table_inside_the_logs_is_refused(run: Run) -> None:
+    code, _, err = run("sync", URL, "users", "--to", "s3://bucket/topics/users")
+    assert code == 2
+    assert err.startswith("error: `--to`: `s3://bucket/topics/users` is inside `s3://bucket/topics/users`")
+
+
+@pytest.mark.parametrize("words", [("status",), ("drop", "--yes")])
+def test_a_table_that_does_not_exist_is_named(run: Run, words: tuple[str, ...]) -> None:
+    code, _, err = run(words[0], TABLE, *words[1:])
+    assert code == 1
+    assert err == f"error: there is no table `{TABLE}`\nhint: `keyfold table sync` creates one\n"
+
+
+def test_a_change_that_iceberg_cannot_represent_is_one_line(run: Run, made: MadeLog) -> None:
+    run(*SYNC)
+    made.append([record(3, "c", '{"id": "three"}')])
+    code, out, err = run(*SYNC)
+    assert (code, out) == (1, "")
+    assert err.splitlines()[0] == "error: `value.id` is long in the table and string in newer records"

@@ -1,0 +1,129 @@
+"""Every store call of a sync, a merge, an expiry and a collection, failing in every way it can.
+
+Whatever happens, the table shows one whole latest state of the log; the next sync shows the newest; every kept snapshot
+can be read; and collection leaves what the metadata names and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from keyfold.errors import KeyfoldError
+from keyfold.log.manifest import Manifest
+from keyfold.runtime.clock import ManualClock
+from keyfold.store.api import ObjectStore
+from keyfold.store.memory import MemoryStore
+from keyfold.store.wrappers.faults import Fault, FaultyStore, SimulatedCrash, every_fault
+from keyfold.table.catalog import LoadedTable, TableCatalog
+from keyfold.table.file_io import ObjectFiles
+from keyfold.table.maintain import collect, expire, merge, named_objects
+from keyfold.table.table import TableVersion
+from tests.support.logs import MadeLog, records
+from tests.support.tables import MadeTable
+from tests.support.tiers import Sharded
+
+Step = Callable[[MadeTable], object]
+
+
+def made_table() -> MadeTable:
+    """A table with three snapshots, behind its log, with files to merge and an orphan."""
+    clock = ManualClock(2 * 10**12)  # later than now, which pyiceberg gives a new table
+    table = MadeTable(MadeLog(store=MemoryStore(clock=clock), clock=clock))
+    offset = 0
+    for text in ("a=1 b=2 c=3", "a=4 d=5", "b= e=6"):
+        batch = records(text, offset)
+        table.made.append(batch)
+        offset += len(batch)
+        table.sync()
+        table.made.clock.sleep(10.0)
+    opened = table.opened
+    opened.files.create(f"{opened.location}/data/orphan.parquet", b"of a sync that was killed")
+    table.made.clock.sleep(10.0)
+    return table
+
+
+def synchronise(table: MadeTable) -> object:
+    return table.sync()
+
+
+def merged(table: MadeTable) -> object:
+    return merge(*_parts(table), clock=table.made.clock, random=Random(2 * 10**6), files_max=1)
+
+
+def expired(table: MadeTable) -> object:
+    return expire(table.opened.catalog, table.made.clock.now_ms(), age_ms=15_000)
+
+
+def collected(table: MadeTable) -> object:
+    return collect(*_parts(table), clock=table.made.clock, random=Random(3 * 10**6), age_ms=5000)
+
+
+def _parts(table: MadeTable) -> tuple[TableCatalog, ObjectFiles]:
+    return table.opened.catalog, table.opened.files
+
+
+STEPS: dict[str, Step] = {"sync": synchronise, "merge": merged, "expire": expired, "collect": collected}
+
+
+def new_records(table: MadeTable) -> Manifest:
+    before = table.made.manifest
+    table.made.append(records("a= f=7 c=8", before.next_offset))
+    return before
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_table_survives_every_fault_of_every_call(name: str, sharded: Sharded) -> None:
+    table = made_table()
+    new_records(table)
+    table.store = calls = FaultyStore(table.made.store)
+    STEPS[name](table)
+    faults = list(every_fault(calls.calls))
+    assert len(faults) > 15
+    for number, fault in sharded(list(enumerate(faults))):
+        _survive(STEPS[name], fault, number)
+
+
+def _survive(step: Step, fault: Fault, seed: int) -> None:
+    table = made_table()
+    before = states(table)
+    new_records(table)
+    after = sorted(table.latest())
+    real: ObjectStore = table.made.store
+    table.store = faulty = FaultyStore(real, [fault])
+    table.seed += seed
+    try:
+        step(table)
+    except SimulatedCrash:
+        pass
+    except KeyfoldError as error:
+        if not error.retriable:
+            raise
+    table.store = real
+    assert sorted(table.state()) in (before[-1], after), fault
+    faulty.land()
+    assert sorted(table.state()) in (before[-1], after), fault
+    table.sync()
+    assert sorted(table.state()) == after, fault
+    assert all(state in (*before, after) for state in states(table)), fault
+    table.made.clock.sleep(60.0)
+    for number in range(3):
+        collect(*_parts(table), clock=table.made.clock, random=Random(10**6 + number), age_ms=1000)
+    assert sorted(table.state()) == after, fault
+    assert all(state in (*before, after) for state in states(table)), fault
+    objects = {info.key for info in real.list("tables/")}
+    wanted = named_objects(table.version) | {"tables/users/metadata/version-hint.text"}
+    assert objects == wanted, fault
+
+
+def states(table: MadeTable) -> list[list[int]]:
+    """The offsets that each snapshot shows, from the oldest on."""
+    loaded = table.loaded
+    found = []
+    for snapshot in sorted(loaded.metadata.snapshots, key=lambda each: each.sequence_number or 0):
+        metadata = loaded.metadata.model_copy(update={"current_snapshot_id": snapshot.snapshot_id})
+        version = TableVersion(table.opened.files, LoadedTable(metadata, loaded.location))
+        found.append([row["offset"] for row in table.rows(version)])
+    return found
