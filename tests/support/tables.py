@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 from keyfold.formats.format import Format
 from keyfold.log.record import Record
 from keyfold.read.log import Log
+from keyfold.runtime.clock import Clock
 from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.api import ObjectStore
+from keyfold.store.memory import MemoryStore
 from keyfold.table.catalog import FolderCatalog, LoadedTable
 from keyfold.table.file_io import ObjectFiles
 from keyfold.table.open import OpenedTable
@@ -88,3 +91,11 @@ class MadeTable:
     def latest(self) -> dict[int, Record]:
         """The specification: the latest state of the log, by offset."""
         return {record.offset: record for record in self.log.latest(self.made.place.partition)}
+
+
+def copy_of(store: MemoryStore, clock: Clock) -> MemoryStore:
+    """A store of the same name with the same objects, which then go their own way."""
+    copy = MemoryStore(store.name, clock=clock)
+    copy._objects.update(store._objects)  # private, because ETags and times must stay
+    copy._numbers = itertools.count(10**6)
+    return copy

@@ -7,12 +7,12 @@ can be read; and collection leaves what the metadata names and nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from random import Random
 
 import pytest
 
 from keyfold.errors import KeyfoldError
-from keyfold.log.manifest import Manifest
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import ObjectStore
 from keyfold.store.memory import MemoryStore
@@ -22,7 +22,7 @@ from keyfold.table.file_io import ObjectFiles
 from keyfold.table.maintain import collect, expire, merge, named_objects
 from keyfold.table.table import TableVersion
 from tests.support.logs import MadeLog, records
-from tests.support.tables import MadeTable
+from tests.support.tables import MadeTable, copy_of
 from tests.support.tiers import Sharded
 
 Step = Callable[[MadeTable], object]
@@ -68,29 +68,43 @@ def _parts(table: MadeTable) -> tuple[TableCatalog, ObjectFiles]:
 STEPS: dict[str, Step] = {"sync": synchronise, "merge": merged, "expire": expired, "collect": collected}
 
 
-def new_records(table: MadeTable) -> Manifest:
-    before = table.made.manifest
-    table.made.append(records("a= f=7 c=8", before.next_offset))
-    return before
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A table that is behind its log, what its snapshots show, and what the next sync must show."""
+
+    table: MadeTable
+    before: list[list[int]]
+    after: list[int]
+
+    def again(self) -> MadeTable:
+        """The same table once more, in a store and with a clock of its own."""
+        made = self.table.made
+        clock = ManualClock(made.clock.now_ms())
+        assert isinstance(made.store, MemoryStore)
+        return replace(self.table, made=replace(made, store=copy_of(made.store, clock), clock=clock), announced=[])
+
+
+def scene() -> Scene:
+    table = made_table()
+    before = states(table)
+    table.made.append(records("a= f=7 c=8", table.made.manifest.next_offset))
+    return Scene(table, before, sorted(table.latest()))
 
 
 @pytest.mark.parametrize("name", STEPS)
 def test_a_table_survives_every_fault_of_every_call(name: str, sharded: Sharded) -> None:
-    table = made_table()
-    new_records(table)
+    found = scene()
+    table = found.again()
     table.store = calls = FaultyStore(table.made.store)
     STEPS[name](table)
     faults = list(every_fault(calls.calls))
     assert len(faults) > 15
     for number, fault in sharded(list(enumerate(faults))):
-        _survive(STEPS[name], fault, number)
+        _survive(STEPS[name], fault, number, found)
 
 
-def _survive(step: Step, fault: Fault, seed: int) -> None:
-    table = made_table()
-    before = states(table)
-    new_records(table)
-    after = sorted(table.latest())
+def _survive(step: Step, fault: Fault, seed: int, found: Scene) -> None:
+    table, before, after = found.again(), found.before, found.after
     real: ObjectStore = table.made.store
     table.store = faulty = FaultyStore(real, [fault])
     table.seed += seed
@@ -109,8 +123,7 @@ def _survive(step: Step, fault: Fault, seed: int) -> None:
     assert sorted(table.state()) == after, fault
     assert all(state in (*before, after) for state in states(table)), fault
     table.made.clock.sleep(60.0)
-    for number in range(3):
-        collect(*_parts(table), clock=table.made.clock, random=Random(10**6 + number), age_ms=1000)
+    collect(*_parts(table), clock=table.made.clock, random=Random(10**6), age_ms=1000)
     assert sorted(table.state()) == after, fault
     assert all(state in (*before, after) for state in states(table)), fault
     objects = {info.key for info in real.list("tables/")}
