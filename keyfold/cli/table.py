@@ -11,17 +11,21 @@ import click
 from keyfold.cli.context import CliContext
 from keyfold.cli.export import row_progress, schema_of
 from keyfold.cli.log import open_store_of
-from keyfold.cli.log_options import document_json_option, json_option, topic_arguments
+from keyfold.cli.log_options import document_json_option, dry_run_option, json_option, topic_arguments
 from keyfold.cli.typed import key_format_option, value_format_option
 from keyfold.errors import KeyfoldError
 from keyfold.runtime.terminal import echo, echo_json
 from keyfold.runtime.text import count_text
 
 if TYPE_CHECKING:
+    from keyfold.table.catalog import LoadedTable
     from keyfold.table.open import OpenedTable
     from keyfold.table.sync import SyncResult
+    from keyfold.table.verify import VerifiedPartition
 
 _file = click.Path(exists=True, dir_okay=False, path_type=Path)
+_value_schema_option = click.option("--value-schema", type=_file, help="Avro schema to read Avro and JSON values with.")
+_key_schema_option = click.option("--key-schema", type=_file, help="Avro schema to read Avro and JSON keys with.")
 _table_argument = click.argument("table", metavar="TABLE")
 
 
@@ -45,8 +49,8 @@ def table() -> None:
 @click.option("--location", metavar="URL", help="Where the files of a new table in a catalog belong.")
 @key_format_option
 @value_format_option
-@click.option("--value-schema", type=_file, help="Avro schema to read Avro and JSON values with.")
-@click.option("--key-schema", type=_file, help="Avro schema to read Avro and JSON keys with.")
+@_value_schema_option
+@_key_schema_option
 @click.option(
     "--on-error",
     type=click.Choice(["fail", "null", "skip"]),
@@ -152,12 +156,134 @@ def status(ctx: click.Context, table: str, *, as_json: bool) -> None:
     """  # noqa: D301 - click wants the character
     from keyfold.table.status import status_of
 
-    found = status_of(_existing(ctx, table))
+    opened, _ = _existing(ctx, table)
+    found = status_of(opened)
     if as_json:
         echo_json(found.as_json())
         return
     for line in found.lines():
         echo(line)
+
+
+@table.command()
+@topic_arguments
+@_table_argument
+@_value_schema_option
+@_key_schema_option
+@json_option
+@click.pass_context
+def verify(
+    ctx: click.Context,
+    /,
+    url: str,
+    topic: str,
+    table: str,
+    *,
+    value_schema: Path | None,
+    key_schema: Path | None,
+    as_json: bool,
+) -> None:
+    """Compare every row of a table with the log, and prove that no row is missing. Exit with 1 if one differs.
+
+    The table may be behind the log. If it is so far behind that it cannot be judged, sync first.
+
+    \b
+    Example:
+        keyfold table verify s3://bucket/topics users s3://lake/tables/users
+    """  # noqa: D301 - click wants the character
+    from keyfold.cli import output
+    from keyfold.read.log import Log
+    from keyfold.table.request import request_of, require_same
+    from keyfold.table.table import TableVersion
+    from keyfold.table.verify import verify as run_verify
+
+    world = _world(ctx)
+    store, topics_dir = open_store_of(ctx, url)
+    log = Log(store, topics_dir, topic, clock=world.clock, random=world.random)
+    opened, loaded = _existing(ctx, table)
+    request = request_of(
+        loaded.metadata.properties,
+        table,
+        key_reader=schema_of("--key-schema", key_schema),
+        value_reader=schema_of("--value-schema", value_schema),
+    )
+    require_same(loaded.metadata.properties, request, topic, table)
+    with row_progress(f"verifying {table}") as progress:
+        found = run_verify(log, TableVersion(opened.files, loaded), request, progress=progress)
+    for each in found:
+        echo(output.dumps({"topic": topic, **each.as_json()}) if as_json else _verified_text(topic, each))
+    raise click.exceptions.Exit(0 if all(each.is_right for each in found) else 1)
+
+
+def _verified_text(topic: str, found: VerifiedPartition) -> str:
+    rows = count_text(found.rows, "row")
+    if found.is_right:
+        return f"{topic}-{found.partition}: {rows}, all as in the log"
+    return "\n  ".join([f"{topic}-{found.partition}: {rows}, NOT as in the log", *found.lines()])
+
+
+@table.command()
+@_table_argument
+@click.option(
+    "--files-max",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="Merge small files of a partition with more files than this.",
+)
+@click.option(
+    "--hidden-max",
+    type=click.FloatRange(0, 1),
+    default=0.3,
+    show_default=True,
+    help="Rewrite files of which a larger share of the rows is hidden.",
+)
+@click.option(
+    "--keep-seconds",
+    "keep_s",
+    type=click.IntRange(min=0),
+    default=3600,
+    show_default=True,
+    help="Seconds that replaced snapshots and unnamed objects stay.",
+)
+@dry_run_option
+@document_json_option
+@click.pass_context
+def merge(
+    ctx: click.Context, table: str, *, files_max: int, hidden_max: float, keep_s: int, dry_run: bool, as_json: bool
+) -> None:
+    """Merge small files, forget old snapshots, and delete objects that no snapshot names. No row changes.
+
+    `keyfold table sync --follow` does this by itself.
+
+    \b
+    Examples:
+        keyfold table merge s3://lake/tables/users --dry-run
+        keyfold table merge s3://lake/tables/users --files-max 1 --hidden-max 0
+    """  # noqa: D301 - click wants the character
+    from keyfold.table.maintain import collect, expire, plan_of
+    from keyfold.table.maintain import merge as run_merge
+    from keyfold.table.table import TableVersion
+
+    world = _world(ctx)
+    opened, loaded = _existing(ctx, table)
+    plan = plan_of(TableVersion(opened.files, loaded), files_max, hidden_max)
+    done = {
+        "merged": sum(map(len, plan.values())),
+        "rows": sum(each.visible for found in plan.values() for each in found),
+    }
+    if not dry_run:
+        run_merge(opened, clock=world.clock, random=world.random, files_max=files_max, hidden_max=hidden_max)
+        done["expired"] = expire(opened, world.clock.now_ms(), 1000 * keep_s)
+        done["deleted"] = collect(opened, clock=world.clock, random=world.random, age_ms=1000 * keep_s)
+    if as_json:
+        echo_json({"table": table, "dry_run": dry_run, **done})
+        return
+    verb = "to merge" if dry_run else "merged"
+    echo(f"{table}: {count_text(done['merged'], 'file')} {verb}, {count_text(done['rows'], 'row')}")
+    if not dry_run:
+        snapshots, objects = count_text(done["expired"], "snapshot"), count_text(done["deleted"], "object")
+        echo(f"  {snapshots} forgotten, {objects} deleted")
 
 
 @table.command()
@@ -173,7 +299,7 @@ def drop(ctx: click.Context, table: str, *, yes: bool) -> None:
     """  # noqa: D301 - click wants the character
     from keyfold.table.maintain import drop as drop_table
 
-    opened = _existing(ctx, table)
+    opened, _ = _existing(ctx, table)
     if not yes:
         click.confirm(f"Delete the table `{opened.catalog.name}` and its files?", abort=True)
     count = drop_table(opened)
@@ -195,12 +321,13 @@ def _opened(ctx: click.Context, name: str, location: str | None) -> OpenedTable:
     return open_table(name, location, lambda url: open_store_of(ctx, url), retry)
 
 
-def _existing(ctx: click.Context, name: str) -> OpenedTable:
+def _existing(ctx: click.Context, name: str) -> tuple[OpenedTable, LoadedTable]:
     """Open a table that must exist."""
     opened = _opened(ctx, name, None)
-    if opened.catalog.load() is None:
+    loaded = opened.catalog.load()
+    if loaded is None:
         raise KeyfoldError(f"there is no table `{name}`", hint="`keyfold table sync` creates one")
-    return opened
+    return opened, loaded
 
 
 def _json_lines(done: SyncResult) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """The latest state of a topic as an Iceberg table: `keyfold table`.
 
     types, conform      Iceberg types of Arrow types, how a schema grows, and arrays of an older type in a newer one
-    columns             typed columns that follow the schemas of the records
+    columns, rows       typed columns that follow the schemas of the records, and rows of a table
     file_io, catalog    files of a table in an object store, and a catalog that is a folder of such files
     table               one version of a table: its files, its rows, and the versions of the log that it shows
     difference          which rows to add and which to hide

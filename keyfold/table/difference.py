@@ -168,13 +168,17 @@ def _last_of_new_keys(store: ObjectStore, place: Place, manifest: Manifest, star
     return Chosen(manifest, bits), coded.dictionary
 
 
+def newer_keys(store: ObjectStore, place: Place, manifest: Manifest, start: int) -> ArrowArray:
+    """Return the keys of all records at or after `start`, tombstones too. Raises as `difference`."""
+    return _last_of_new_keys(store, place, manifest, start)[1]
+
+
 _NO_FLAGS: Final[Flags] = np.zeros(0, np.bool_)
 _NO_INTS: Final[Ints] = np.zeros(0, np.int64)
 
 
 def _by_offsets(store: ObjectStore, place: Place, manifest: Manifest, rows: PartitionRows) -> Difference:
-    chosen = choose(store, place, manifest)
-    live = list(_live(store, place, chosen))
+    live = list(live_rows(store, place, manifest))
     wanted = np.concatenate([_NO_INTS, *(offsets for _, _, offsets in live)])
     present: list[Ints] = [_NO_INTS]
 
@@ -192,8 +196,9 @@ def _by_offsets(store: ObjectStore, place: Place, manifest: Manifest, rows: Part
     return Difference(Way.OFFSETS, Chosen(manifest, bits), hidden)
 
 
-def _live(store: ObjectStore, place: Place, chosen: Chosen) -> Iterator[tuple[int, Ints, Ints]]:
-    """Yield the chosen rows of each segment: the segment's number, the rows, and their offsets."""
+def live_rows(store: ObjectStore, place: Place, manifest: Manifest) -> Iterator[tuple[int, Ints, Ints]]:
+    """Yield the latest state: a segment's number, rows of it, and their offsets. Raises as `difference`."""
+    chosen = choose(store, place, manifest)
     for number, (entry, bits) in enumerate(zip(chosen.manifest.segments, chosen.rows, strict=True)):
         if not bits:
             continue

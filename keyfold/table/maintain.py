@@ -17,15 +17,15 @@ from itertools import pairwise
 from random import Random
 from typing import Final
 
+from pyiceberg.manifest import DataFile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AssertTableUUID, RemoveSnapshotsUpdate
 
 from keyfold.runtime.clock import Clock
-from keyfold.table.catalog import TableCatalog
 from keyfold.table.commit import Change, commit, named
 from keyfold.table.data_files import FileWriter
-from keyfold.table.file_io import METADATA_BYTES_MAX, ObjectFiles
+from keyfold.table.file_io import METADATA_BYTES_MAX
 from keyfold.table.open import OpenedTable
 from keyfold.table.table import TableFile, TableVersion, manifests_of, scope_of
 
@@ -79,8 +79,7 @@ class Merged:
 
 
 def merge(
-    catalog: TableCatalog,
-    files: ObjectFiles,
+    table: OpenedTable,
     *,
     clock: Clock,
     random: Random,
@@ -88,31 +87,41 @@ def merge(
     hidden_max: float = HIDDEN_MAX,
 ) -> Merged | None:
     """Merge the files of each partition that needs it, in one commit; None if none does. Raises `TableMoved`."""
-    loaded = catalog.load()
+    loaded = table.catalog.load()
     if loaded is None:
         return None
-    version = TableVersion(files, loaded)
+    version = TableVersion(table.files, loaded)
+    plan = plan_of(version, files_max, hidden_max)
+    if not plan:
+        return None
     commit_id = f"{random.getrandbits(64):016x}"
-    writer = FileWriter(files, loaded.metadata, version.schema, commit_id)
+    writer = FileWriter(table.files, loaded.metadata, version.schema, commit_id)
+    by_path = {file.file.file_path: file for file in version.data_files}
     removed: set[str] = set()
-    added = []
-    count = 0
-    for partition in sorted({number for file in version.data_files for number in file.partitions}):
-        mine = [file for file in version.data_files if list(file.partitions) == [partition]]
-        rows = [FileRows(each.file.file_path, each.file.record_count, hidden_count(each)) for each in mine]
-        chosen = files_to_merge(rows, files_max, hidden_max)
-        due = sorted((file for file in mine if file.file.file_path in chosen), key=lambda file: file.first_offset)
-        if not due:
-            continue
-        count += len(due)
+    added: list[DataFile] = []
+    for partition, chosen in plan.items():
+        due = sorted((by_path[each.path] for each in chosen), key=lambda file: file.first_offset)
         added += writer.data(partition, (rows for file in due for rows in version.visible(file)))
         for file in due:
             removed |= {file.file.file_path, *(e.data_file.file_path for e in file.hidden_by if scope_of(e.data_file))}
-    if not removed:
-        return None
     change = Change(Operation.REPLACE, version.shown, added, frozenset(removed))
-    commit(catalog, version, change, commit_id=commit_id, now_ms=clock.now_ms(), random=random)
-    return Merged(count, len(added), sum(file.record_count for file in added))
+    commit(table.catalog, version, change, commit_id=commit_id, now_ms=clock.now_ms(), random=random)
+    return Merged(sum(map(len, plan.values())), len(added), sum(file.record_count for file in added))
+
+
+def plan_of(version: TableVersion, files_max: int, hidden_max: float) -> dict[int, list[FileRows]]:
+    """Return the data files that `merge` would rewrite, by partition. Files with rows of several are left alone."""
+    by_partition: dict[int, list[FileRows]] = {}
+    for file in version.data_files:
+        if len(file.partitions) == 1:
+            rows = FileRows(file.file.file_path, file.file.record_count, hidden_count(file))
+            by_partition.setdefault(file.partitions[0], []).append(rows)
+    plan = {}
+    for partition, found in sorted(by_partition.items()):
+        chosen = files_to_merge(found, files_max, hidden_max)
+        if chosen:
+            plan[partition] = [each for each in found if each.path in chosen]
+    return plan
 
 
 def hidden_count(file: TableFile) -> int:
@@ -120,16 +129,16 @@ def hidden_count(file: TableFile) -> int:
     return sum(entry.data_file.record_count for entry in file.hidden_by if scope_of(entry.data_file))
 
 
-def expire(catalog: TableCatalog, now_ms: int, age_ms: int = SNAPSHOT_AGE_MS) -> int:
+def expire(table: OpenedTable, now_ms: int, age_ms: int = SNAPSHOT_AGE_MS) -> int:
     """Forget snapshots that have not been current for `age_ms`. Return how many. Raises `TableMoved`."""
-    loaded = catalog.load()
+    loaded = table.catalog.load()
     if loaded is None or loaded.metadata.current_snapshot_id is None:
         return 0
     metadata = loaded.metadata
     old = old_snapshots(metadata, now_ms - age_ms)
     if old:
         updates = (named(RemoveSnapshotsUpdate, snapshot_ids=old),)
-        catalog.commit(loaded, (AssertTableUUID(uuid=metadata.table_uuid),), updates)
+        table.catalog.commit(loaded, (AssertTableUUID(uuid=metadata.table_uuid),), updates)
     return len(old)
 
 
@@ -144,14 +153,12 @@ def old_snapshots(metadata: TableMetadata, until_ms: int) -> list[int]:
     ]
 
 
-def collect(
-    catalog: TableCatalog, files: ObjectFiles, *, clock: Clock, random: Random, age_ms: int = ORPHAN_AGE_MS
-) -> int:
+def collect(table: OpenedTable, *, clock: Clock, random: Random, age_ms: int = ORPHAN_AGE_MS) -> int:
     """Delete objects that no snapshot names and that are older than `age_ms`, and unfinished uploads of that age.
 
     Return how many objects. Raises `TableMoved`.
     """
-    loaded = catalog.load()
+    loaded, files = table.catalog.load(), table.files
     if loaded is None:
         return 0
     metadata = loaded.metadata
@@ -170,7 +177,9 @@ def collect(
         return 0
     version = TableVersion(files, loaded)
     fence = Change(Operation.REPLACE, version.shown)
-    commit(catalog, version, fence, commit_id=f"{random.getrandbits(64):016x}", now_ms=clock.now_ms(), random=random)
+    commit(
+        table.catalog, version, fence, commit_id=f"{random.getrandbits(64):016x}", now_ms=clock.now_ms(), random=random
+    )
     for key in orphans:
         files.store.delete(key)
     for upload in uploads:
@@ -205,11 +214,11 @@ def _named(version: TableVersion) -> Iterator[str]:
 
 def maintain(table: OpenedTable, clock: Clock, random: Random) -> None:
     """Merge what is due. About once per `SNAPSHOT_AGE_MS`, expire snapshots and collect. Raises `TableMoved`."""
-    merge(table.catalog, table.files, clock=clock, random=random)
+    merge(table, clock=clock, random=random)
     loaded, now_ms = table.catalog.load(), clock.now_ms()
     if loaded is not None and old_snapshots(loaded.metadata, now_ms - 2 * SNAPSHOT_AGE_MS):
-        expire(table.catalog, now_ms)
-        collect(table.catalog, table.files, clock=clock, random=random)
+        expire(table, now_ms)
+        collect(table, clock=clock, random=random)
 
 
 def drop(table: OpenedTable) -> int:

@@ -60,6 +60,23 @@ class TableRequest:
         }
 
 
+def request_of(
+    properties: Mapping[str, str], name: str, *, key_reader: Type | None, value_reader: Type | None
+) -> TableRequest:
+    """Return the options that a table was made with. Raises `ConfigError` if keyfold did not make it."""
+    try:
+        return TableRequest(
+            key_format=Format(properties[f"{PREFIX}key-format"]),
+            value_format=Format(properties[f"{PREFIX}value-format"]),
+            key_reader=key_reader,
+            value_reader=value_reader,
+            on_error=OnError(properties[f"{PREFIX}on-error"]),
+            headers=properties[f"{PREFIX}headers"] == "true",
+        )
+    except (KeyError, ValueError) as error:
+        raise ConfigError("TABLE", f"`{name}` is a table that keyfold did not make") from error
+
+
 def require_same(properties: Mapping[str, str], request: TableRequest, topic: str, name: str) -> None:
     """Raise `ConfigError` if a table was made from another topic, or with other options."""
     for key, wanted in request.properties(topic).items():

@@ -26,6 +26,7 @@ from keyfold.store.s3 import S3Location
 from keyfold.table.catalog import FolderCatalog, NamedCatalog, TableCatalog
 from keyfold.table.file_io import ObjectFiles
 from keyfold.table.maintain import merge
+from keyfold.table.open import OpenedTable
 from keyfold.table.request import TableRequest
 from keyfold.table.sync import sync
 from tests.support.logs import MadeLog, record
@@ -71,7 +72,12 @@ class Lake:
         sync(self.log, catalog, self.files, self.location, REQUEST, clock=SystemClock(), random=self._random)
 
     def merge(self, catalog: TableCatalog) -> None:
-        assert merge(catalog, self.files, clock=SystemClock(), random=self._random, files_max=2) is not None
+        assert (
+            merge(
+                OpenedTable(catalog, self.files, self.location), clock=SystemClock(), random=self._random, files_max=2
+            )
+            is not None
+        )
 
     def latest(self) -> list[tuple[str, int]]:
         """The specification: key and id of each row."""

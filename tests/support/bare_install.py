@@ -57,6 +57,8 @@ COMMANDS: Final = (
     ("restore {url} users --bootstrap-servers 127.0.0.1:1 --dry-run", "kafka"),
     ("table sync {url} users --to {replica}/table", "table"),
     ("table status {replica}/table", "table"),
+    ("table verify {url} users {replica}/table", "table"),
+    ("table merge {replica}/table", "table"),
     ("table drop {replica}/table --yes", "table"),
     ("sink validate {folder}/sink.json", "sink"),
     ("sink run {folder}/sink.json", "sink"),

@@ -109,3 +109,36 @@ def test_a_change_that_iceberg_cannot_represent_is_one_line(run: Run, made: Made
     code, out, err = run(*SYNC)
     assert (code, out) == (1, "")
     assert err.splitlines()[0] == "error: `value.id` is long in the table and string in newer records"
+
+
+VERIFY = ("verify", URL, "users", TABLE)
+
+
+def test_verify_proves_every_row_and_fails_for_a_missing_one(run: Run, made: MadeLog) -> None:
+    run(*SYNC)
+    assert run(*VERIFY) == (0, "users-0: 2 rows, all as in the log\n", "")
+    made.append([record(3, "c", '{"id": 4}')])
+    assert run(*VERIFY) == (0, "users-0: 2 rows, all as in the log\n", ""), "the table is behind, and right"
+    made.compact()
+    made.append([record(4, "b", None)])
+    made.compact()
+    made.compact(purge=True)
+    code, out, _ = run(*VERIFY, "--json")
+    found = json.loads(out)
+    assert (code, found["is_right"]) == (1, False)
+    assert "tombstones up to offset 4 were removed" in found["unjudged"]
+
+
+def test_merge_says_what_it_would_do_and_does_it(run: Run, made: MadeLog) -> None:
+    run(*SYNC)
+    made.append([record(3, "a", '{"id": 4}')])
+    run(*SYNC)
+    every = ("merge", TABLE, "--files-max", "1", "--hidden-max", "0", "--keep-seconds", "0")
+    assert run(*every, "--dry-run") == (0, f"{TABLE}: 2 files to merge, 2 rows\n", "")
+    made.clock.sleep(5.0)
+    code, out, _ = run(*every)
+    assert code == 0
+    assert out.splitlines()[0] == f"{TABLE}: 2 files merged, 2 rows"
+    status = json.loads(run("status", TABLE, "--json")[1])
+    assert (status["rows"], status["hidden"], status["data_files"]) == (2, 0, 1)
+    assert run(*VERIFY)[0] == 0

@@ -17,8 +17,7 @@ from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import ObjectStore
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import Fault, FaultyStore, SimulatedCrash, every_fault
-from keyfold.table.catalog import LoadedTable, TableCatalog
-from keyfold.table.file_io import ObjectFiles
+from keyfold.table.catalog import LoadedTable
 from keyfold.table.maintain import collect, expire, merge, named_objects
 from keyfold.table.table import TableVersion
 from tests.support.logs import MadeLog, records
@@ -50,19 +49,15 @@ def synchronise(table: MadeTable) -> object:
 
 
 def merged(table: MadeTable) -> object:
-    return merge(*_parts(table), clock=table.made.clock, random=Random(2 * 10**6), files_max=1)
+    return merge(table.opened, clock=table.made.clock, random=Random(2 * 10**6), files_max=1)
 
 
 def expired(table: MadeTable) -> object:
-    return expire(table.opened.catalog, table.made.clock.now_ms(), age_ms=15_000)
+    return expire(table.opened, table.made.clock.now_ms(), age_ms=15_000)
 
 
 def collected(table: MadeTable) -> object:
-    return collect(*_parts(table), clock=table.made.clock, random=Random(3 * 10**6), age_ms=5000)
-
-
-def _parts(table: MadeTable) -> tuple[TableCatalog, ObjectFiles]:
-    return table.opened.catalog, table.opened.files
+    return collect(table.opened, clock=table.made.clock, random=Random(3 * 10**6), age_ms=5000)
 
 
 STEPS: dict[str, Step] = {"sync": synchronise, "merge": merged, "expire": expired, "collect": collected}
@@ -123,7 +118,7 @@ def _survive(step: Step, fault: Fault, seed: int, found: Scene) -> None:
     assert sorted(table.state()) == after, fault
     assert all(state in (*before, after) for state in states(table)), fault
     table.made.clock.sleep(60.0)
-    collect(*_parts(table), clock=table.made.clock, random=Random(10**6), age_ms=1000)
+    collect(table.opened, clock=table.made.clock, random=Random(10**6), age_ms=1000)
     assert sorted(table.state()) == after, fault
     assert all(state in (*before, after) for state in states(table)), fault
     objects = {info.key for info in real.list("tables/")}

@@ -64,20 +64,20 @@ def test_rows_are_rewritten_a_few_times_in_a_thousand_syncs() -> None:
 def test_a_merge_keeps_every_row(table: MadeTable) -> None:
     grow(table, "a=1 b=2 c=3", "a=4", "d=5 b=")
     before = table.state()
-    done = merge(table.opened.catalog, table.opened.files, clock=table.made.clock, random=Random(7), files_max=1)
+    done = merge(table.opened, clock=table.made.clock, random=Random(7), files_max=1)
     assert done is not None
     assert (done.removed, done.added, done.rows) == (3, 1, 3)
     assert table.state() == before
     assert status_of(table.opened).hidden == 0
-    assert merge(table.opened.catalog, table.opened.files, clock=table.made.clock, random=Random(8)) is None
+    assert merge(table.opened, clock=table.made.clock, random=Random(8)) is None
 
 
 def test_snapshots_stay_for_readers_until_they_are_old(table: MadeTable) -> None:
     grow(table, "a=1", "a=2", "a=3")  # current from 0 to 10, to 20, and since then; now it is 30
-    assert expire(table.opened.catalog, table.made.clock.now_ms(), age_ms=25_000) == 0
-    assert expire(table.opened.catalog, table.made.clock.now_ms(), age_ms=15_000) == 1
-    assert expire(table.opened.catalog, table.made.clock.now_ms(), age_ms=0) == 1
-    assert expire(table.opened.catalog, table.made.clock.now_ms(), age_ms=0) == 0
+    assert expire(table.opened, table.made.clock.now_ms(), age_ms=25_000) == 0
+    assert expire(table.opened, table.made.clock.now_ms(), age_ms=15_000) == 1
+    assert expire(table.opened, table.made.clock.now_ms(), age_ms=0) == 1
+    assert expire(table.opened, table.made.clock.now_ms(), age_ms=0) == 0
     assert sorted(table.state()) == [2]
 
 
@@ -98,7 +98,7 @@ def test_a_commit_from_before_a_collection_is_refused(table: MadeTable) -> None:
     opened, suspended = table.opened, table.version
     opened.files.create(f"{opened.location}/data/of-the-suspended-sync.parquet", b"x")
     table.made.clock.sleep(60.0)
-    assert collect(opened.catalog, opened.files, clock=table.made.clock, random=Random(10), age_ms=1000) == 1
+    assert collect(opened, clock=table.made.clock, random=Random(10), age_ms=1000) == 1
     with pytest.raises(TableMoved):
         opened.catalog.commit(suspended.loaded, (), ())
 
@@ -107,10 +107,10 @@ def test_unfinished_uploads_are_aborted(table: MadeTable) -> None:
     grow(table, "a=1")
     opened = table.opened
     table.made.store.start_upload("tables/users/data/of-a-killed-sync.parquet")
-    assert collect(opened.catalog, opened.files, clock=table.made.clock, random=Random(10), age_ms=60_000) == 0
+    assert collect(opened, clock=table.made.clock, random=Random(10), age_ms=60_000) == 0
     assert len(list(table.made.store.list_uploads("tables/"))) == 1, "it may be of a running sync"
     table.made.clock.sleep(60.0)
-    collect(opened.catalog, opened.files, clock=table.made.clock, random=Random(11), age_ms=60_000)
+    collect(opened, clock=table.made.clock, random=Random(11), age_ms=60_000)
     assert list(table.made.store.list_uploads("tables/")) == []
 
 
@@ -120,7 +120,7 @@ def test_objects_of_others_are_left_alone(table: MadeTable) -> None:
     opened.files.create(f"{opened.location}/README.md", b"mine")
     opened.files.create(f"{opened.location}-2/data/x.parquet", b"of another table")
     table.made.clock.sleep(60.0)
-    assert collect(opened.catalog, opened.files, clock=table.made.clock, random=Random(10), age_ms=1000) == 0
+    assert collect(opened, clock=table.made.clock, random=Random(10), age_ms=1000) == 0
     drop(opened)
     assert [info.key for info in table.made.store.list("tables/")] == [
         "tables/users-2/data/x.parquet",

@@ -71,10 +71,10 @@ def test_every_sync_shows_the_latest_state(seed: int, request_: TableRequest) ->
             made.compact(purge=random.random() < 0.5, merge=random.random() < 0.5)
         elif table.opened.catalog.load() is not None:
             maintained = table.opened
-            merge(maintained.catalog, maintained.files, clock=made.clock, random=random, files_max=1, hidden_max=0.1)
+            merge(maintained, clock=made.clock, random=random, files_max=1, hidden_max=0.1)
             made.clock.sleep(2.0)
-            expire(maintained.catalog, made.clock.now_ms(), age_ms=1000)
-            collect(maintained.catalog, maintained.files, clock=made.clock, random=random, age_ms=1000)
+            expire(maintained, made.clock.now_ms(), age_ms=1000)
+            collect(maintained, clock=made.clock, random=random, age_ms=1000)
         if random.random() < 0.5:
             table.sync()
             shows_the_latest_state(table)

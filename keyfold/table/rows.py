@@ -1,0 +1,181 @@
+"""Rows of a table from records of the log: their types first, then the rows themselves.
+
+ChosenRecords    the records of one partition that become rows, read once or twice
+TableRows        what a table and some records need of each other: types, a schema that has them, rows
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.schema import Schema
+
+from keyfold.errors import ObjectNotFound
+from keyfold.export.request import OnError
+from keyfold.export.rows import HEADERS, FormatMismatches, RowConverter
+from keyfold.formats.format import RecordPart
+from keyfold.formats.handlers import TypeSurvey
+from keyfold.formats.schema_archive import SchemaArchive
+from keyfold.log.names import Place
+from keyfold.read.latest import Chosen, chosen_batches
+from keyfold.read.log import Log
+from keyfold.read.ordered import newer
+from keyfold.read.segment_reader import SegmentRead
+from keyfold.runtime.arrow_types import ArrowArray, nulls
+from keyfold.table.columns import TableColumn, TextPath, TextPaths, WrittenTypes, require_same_texts, written_types
+from keyfold.table.conform import conform
+from keyfold.table.request import TableRequest, text_paths
+from keyfold.table.table import TableVersion
+from keyfold.table.types import FieldIds, arrow_schema, grown
+
+HELD_BYTES: Final = 64 * 1024 * 1024
+"""Records of a partition up to this size are read once, and held between looking at their types and writing them."""
+
+_WHOLE: Final = SegmentRead.of(0, 2**63 - 1, None, None)
+
+
+class VersionReplaced(Exception):
+    """Objects of a pinned version have been deleted; a newer version exists."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(str(place))
+        self.place = place
+
+
+def replaced(log: Log, place: Place, error: ObjectNotFound) -> VersionReplaced:
+    """Return the error for a missing object. Raises `Corrupt` if the newest version needs it too."""
+    newer(place, partial(log.manifest, place.partition), error)
+    return VersionReplaced(place)
+
+
+class ChosenRecords:
+    """Some records of one partition, which can be read again and again. Few records are held."""
+
+    def __init__(self, log: Log, place: Place, chosen: Chosen) -> None:
+        self.place = place
+        self._log = log
+        self._chosen = chosen
+        self._held: list[pa.RecordBatch] | None = None
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Yield the records in the order of their offsets. Raises `VersionReplaced`."""
+        if self._held is not None:
+            yield from self._held
+            return
+        held: list[pa.RecordBatch] | None = []
+        held_bytes = 0
+        try:
+            for batch in chosen_batches(self._log.store, self.place, self._chosen, _WHOLE):
+                yield batch
+                held_bytes += batch.nbytes
+                held = [*held, batch] if held is not None and held_bytes <= HELD_BYTES else None
+        except ObjectNotFound as error:
+            raise replaced(self._log, self.place, error) from error
+        self._held = held
+
+
+class TableRows:
+    """The rows of some records, for one version of a table. Reads all records that have no type of their own.
+
+    `schema` has what the records need, and `texts` the places that are JSON text then. Raises `NoIcebergType`, and
+    `ConfigError` if a reader's schema is needed.
+    """
+
+    def __init__(
+        self, version: TableVersion, request: TableRequest, schemas: SchemaArchive, records: Iterable[ChosenRecords]
+    ) -> None:
+        self._request = request
+        self._schemas = schemas
+        self.texts = text_paths(version.loaded.metadata.properties)
+        self._types = self._surveyed(records)
+        self.schema = self._grown(version)
+        self._fields = arrow_schema(self.schema)
+        key, value = self._column(RecordPart.KEY), self._column(RecordPart.VALUE)
+        self._converter = RowConverter(key, value, request.on_error, key_bytes=request.has_key_bytes)
+
+    def _surveyed(self, records: Iterable[ChosenRecords]) -> dict[RecordPart, WrittenTypes]:
+        """Return the types of the new keys and values."""
+        wanted = {part: self._request.part(part) for part in RecordPart}
+        surveys: dict[RecordPart, TypeSurvey] = {}
+        for part, each in wanted.items():
+            survey = each.survey()
+            if survey is not None:
+                surveys[part] = survey
+        if surveys:
+            for found in records:
+                for batch in found:
+                    for part, survey in surveys.items():
+                        survey.add(batch.column(part.value), batch.column("headers"))
+        return {
+            part: written_types(each, surveys.get(part), self._schemas, self.texts) for part, each in wanted.items()
+        }
+
+    def _grown(self, version: TableVersion) -> Schema:
+        """Return the schema that the new records need, and note which places are text."""
+        schema = version.schema
+        ids = FieldIds(version.loaded.metadata.last_column_id)
+        known = frozenset(_paths(arrow_schema(schema)))
+        texts: TextPaths = frozenset(path for each in self._types.values() for path in each.texts)
+        require_same_texts(texts, self.texts, known)
+        self.texts |= texts
+        for part, each in self._types.items():
+            for kind in each.arrow(part):
+                schema = grown(schema, {part.value: kind}, ids)
+        if self._request.headers:
+            schema = grown(schema, {"headers": HEADERS}, ids)
+        if self._request.on_error is OnError.NULL:
+            schema = grown(schema, dict.fromkeys(("key_error", "value_error"), pa.string()), ids)
+        return schema
+
+    def _column(self, part: RecordPart) -> TableColumn:
+        at = self._fields.get_field_index(part.value)
+        kind = pa.null() if at < 0 else self._fields.field(at).type
+        return TableColumn(self._request.part(part), self._types[part], self._schemas, kind)
+
+    def tables(self, records: ChosenRecords, mismatches: FormatMismatches) -> Iterator[pa.Table]:
+        """Yield the rows of records, with the columns of the schema. Raises `RecordFormatMismatch`."""
+        for batch in records:
+            for table in self._converter.tables(records.place, batch, mismatches):
+                yield _as_table(table, self._fields)
+
+
+def _as_table(table: pa.Table, fields: pa.Schema) -> pa.Table:
+    """Return the columns of a table for exported rows; see `keyfold.export.rows`."""
+    arrays = [
+        _column(table.column(field.name).combine_chunks(), field.type)
+        if field.name in table.column_names
+        else nulls(table.num_rows, field.type)
+        for field in fields
+    ]
+    return pa.Table.from_arrays(arrays, schema=fields)
+
+
+def _column(array: ArrowArray, kind: pa.DataType) -> ArrowArray:
+    if not pa.types.is_timestamp(array.type):
+        return conform(array, kind)
+    known = pc.and_(pc.greater_equal(array, _FIRST_TIME), pc.less_equal(array, _LAST_TIME))
+    return conform(pc.if_else(known, array, pa.scalar(None, array.type)), kind)  # -1 is Kafka's "no timestamp"
+
+
+_FIRST_TIME: Final = pa.scalar(0, pa.timestamp("ms", "UTC"))
+_LAST_TIME: Final = pa.scalar((2**63 - 1) // 1000, pa.timestamp("ms", "UTC"))
+
+
+def _paths(fields: pa.Schema) -> Iterator[TextPath]:
+    for field in fields:
+        yield from _paths_of(field.type, (field.name,))
+
+
+def _paths_of(kind: pa.DataType, at: tuple[str, ...]) -> Iterator[TextPath]:
+    yield at
+    if pa.types.is_struct(kind):
+        for field in kind:
+            yield from _paths_of(field.type, (*at, field.name))
+    elif pa.types.is_list(kind):
+        yield from _paths_of(kind.value_type, (*at, "[]"))
+    elif pa.types.is_map(kind):
+        yield from _paths_of(kind.item_type, (*at, "{}"))
