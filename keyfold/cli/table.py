@@ -60,6 +60,7 @@ def table() -> None:
 )
 @click.option("--headers", is_flag=True, help="Add a column with the records' headers.")
 @click.option("--rebuild", is_flag=True, help="Make all rows again.")
+@dry_run_option
 @click.option("--follow", is_flag=True, help="Sync again and again until stopped, and merge and expire as needed.")
 @click.option(
     "--interval",
@@ -71,7 +72,7 @@ def table() -> None:
 )
 @json_option
 @click.pass_context
-def sync(ctx: click.Context, /, url: str, topic: str, to: str, *, as_json: bool, **asked: Any) -> None:
+def sync(ctx: click.Context, /, url: str, topic: str, to: str, *, dry_run: bool, as_json: bool, **asked: Any) -> None:
     """Bring a table up to the newest version of a topic's log. A table that does not exist is created.
 
     Each sync is one snapshot with the latest state of exactly one version of each partition; its summary names them.
@@ -111,17 +112,20 @@ def sync(ctx: click.Context, /, url: str, topic: str, to: str, *, as_json: bool,
     def once(request: TableRequest) -> None:
         with row_progress(f"writing {topic}") as progress:
             done = run_sync(
-                *(log, opened.catalog, opened.files, opened.location, request),
+                *(log, opened, request),
                 clock=world.clock,
                 random=world.random,
+                dry_run=dry_run,
                 progress=progress,
                 announce=lambda text: echo(text, err=True),
             )
-        for line in _json_lines(done) if as_json else _lines(done, opened.catalog.name):
+        for line in (
+            _json_lines(done, dry_run=dry_run) if as_json else _lines(done, opened.catalog.name, dry_run=dry_run)
+        ):
             echo(line)
 
     once(request)
-    if asked["follow"]:
+    if asked["follow"] and not dry_run:
         stop = stop_or_end_on_signals()
         _follow(
             lambda: once(request.again()),
@@ -289,8 +293,10 @@ def merge(
 @table.command()
 @_table_argument
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@dry_run_option
+@document_json_option
 @click.pass_context
-def drop(ctx: click.Context, table: str, *, yes: bool) -> None:
+def drop(ctx: click.Context, table: str, *, yes: bool, dry_run: bool, as_json: bool) -> None:
     """Remove a table and delete its files. The log stays as it is.
 
     \b
@@ -300,10 +306,15 @@ def drop(ctx: click.Context, table: str, *, yes: bool) -> None:
     from keyfold.table.maintain import drop as drop_table
 
     opened, _ = _existing(ctx, table)
-    if not yes:
+    if not yes and not dry_run:
         click.confirm(f"Delete the table `{opened.catalog.name}` and its files?", abort=True)
-    count = drop_table(opened)
-    echo(f"dropped {opened.catalog.name}: {count_text(count, 'object')} deleted")
+    count = drop_table(opened, dry_run=dry_run)
+    if as_json:
+        echo_json({"table": table, "dry_run": dry_run, "objects": count})
+    elif dry_run:
+        echo(f"{opened.catalog.name}: {count_text(count, 'object')} to delete")
+    else:
+        echo(f"dropped {opened.catalog.name}: {count_text(count, 'object')} deleted")
 
 
 def _world(ctx: click.Context) -> CliContext:
@@ -330,18 +341,20 @@ def _existing(ctx: click.Context, name: str) -> tuple[OpenedTable, LoadedTable]:
     return opened, loaded
 
 
-def _json_lines(done: SyncResult) -> Iterator[str]:
+def _json_lines(done: SyncResult, *, dry_run: bool) -> Iterator[str]:
     from keyfold.cli import output
 
-    yield output.dumps(done.as_json())
+    yield output.dumps({"dry_run": dry_run, **done.as_json()})
 
 
-def _lines(done: SyncResult, name: str) -> Iterator[str]:
+def _lines(done: SyncResult, name: str, *, dry_run: bool) -> Iterator[str]:
     for each in done.partitions:
         rows = f"{count_text(each.added, 'row')} added, {each.hidden:,} hidden, by {each.way}"
         yield f"{each.place}: version {each.shown.anchor.version}, up to offset {each.shown.next_offset:,}; {rows}"
         yield from (f"  {example}" for example in each.mismatches.examples)
-    if done.snapshot_id is None:
+    if not done.partitions:
         yield f"{name} is up to date"
+    elif dry_run:
+        yield f"{name}: nothing was written"
     else:
         yield f"{name}: snapshot {done.snapshot_id}"

@@ -221,15 +221,14 @@ def maintain(table: OpenedTable, clock: Clock, random: Random) -> None:
         collect(table, clock=clock, random=random)
 
 
-def drop(table: OpenedTable) -> int:
-    """Remove a table from its catalog, and delete its files. Return how many objects were deleted."""
+def drop(table: OpenedTable, *, dry_run: bool = False) -> int:
+    """Remove a table from its catalog, and delete its files. Return how many objects are deleted."""
     loaded = table.catalog.load()
     assert loaded is not None, "the table exists"
     prefix = table.files.key(f"{loaded.metadata.location}/")
-    table.catalog.drop()
-    count = 0
-    for info in list(table.files.store.list(prefix)):
-        if _is_ours(info.key.removeprefix(prefix)):
-            table.files.store.delete(info.key)
-            count += 1
-    return count
+    keys = [info.key for info in table.files.store.list(prefix) if _is_ours(info.key.removeprefix(prefix))]
+    if not dry_run:
+        table.catalog.drop()
+        for key in keys:
+            table.files.store.delete(key)
+    return len(keys)

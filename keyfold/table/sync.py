@@ -11,7 +11,7 @@ Partitions whose version the table shows already are left alone. A killed sync l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
@@ -22,7 +22,9 @@ import pyarrow as pa
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import BinaryType, IntegerType, LongType, NestedField, StringType, TimestamptzType
 
@@ -40,7 +42,7 @@ from keyfold.table.catalog import LoadedTable, TableCatalog, TableMoved
 from keyfold.table.commit import Change, commit
 from keyfold.table.data_files import FileWriter
 from keyfold.table.difference import Difference, PartitionRows, Way, difference
-from keyfold.table.file_io import ObjectFiles
+from keyfold.table.open import OpenedTable
 from keyfold.table.request import TableRequest, require_same, text_properties
 from keyfold.table.rows import ChosenRecords, TableRows, VersionReplaced, replaced
 from keyfold.table.table import OFFSET_ID, PARTITION_ID, ShownVersion, TableVersion, scope_of
@@ -95,29 +97,29 @@ class SyncResult:
 
 def sync(
     log: Log,
-    catalog: TableCatalog,
-    files: ObjectFiles,
-    location: str,
+    table: OpenedTable,
     request: TableRequest,
     *,
     clock: Clock,
     random: Random,
+    dry_run: bool = False,
     progress: Callable[[int], None] = lambda _: None,
     announce: Callable[[str], None] = lambda _: None,
 ) -> SyncResult:
     """Bring a table up to the newest version of each partition of a topic, and create it if it does not exist.
 
-    `progress` gets numbers of rows that were written; `announce` gets a sentence before rows of a partition are made
-    again. Raises `ConfigError`, `NoIcebergType`, `RecordFormatMismatch`, `NotKeyfoldsTable`, `SnapshotLost`, and what
-    reading a log raises. Then nothing is visible.
+    `dry_run` writes nothing and returns what a sync would do now. `progress` gets numbers of rows that were written;
+    `announce` gets a sentence before rows of a partition are made again. Raises `ConfigError`, `NoIcebergType`,
+    `RecordFormatMismatch`, `NotKeyfoldsTable`, `SnapshotLost`, and what reading a log raises. Then nothing is visible.
     """
     for attempt in range(TRIES):
         is_last = attempt == TRIES - 1
         try:
-            loaded = catalog.load() or _created(log, catalog, location, request)
-            require_same(loaded.metadata.properties, request, log.topic, catalog.name)
-            work = _Work(log, catalog, TableVersion(files, loaded), request, clock, random, progress, announce)
-            return work.done()
+            loaded = table.catalog.load() or _new_table(log, table, request, dry_run=dry_run)
+            require_same(loaded.metadata.properties, request, log.topic, table.catalog.name)
+            version = TableVersion(table.files, loaded)
+            work = _Work(log, table.catalog, version, request, clock, random, progress, announce)
+            return work.planned() if dry_run else work.done()
         except (TableMoved, UploadLost):
             if is_last:
                 raise
@@ -127,11 +129,15 @@ def sync(
     raise AssertionError("the last try returns or raises")
 
 
-def _created(log: Log, catalog: TableCatalog, location: str, request: TableRequest) -> LoadedTable:
+def _new_table(log: Log, table: OpenedTable, request: TableRequest, *, dry_run: bool) -> LoadedTable:
     log.partitions()  # a topic that does not exist gets no table
     spec = PartitionSpec(PartitionField(PARTITION_ID, 1000, IdentityTransform(), "partition"))
     properties = {**request.properties(log.topic), "format-version": "2", "write.parquet.compression-codec": "zstd"}
-    return catalog.create(location, base_schema(request), spec, properties)
+    if dry_run:
+        return LoadedTable(
+            new_table_metadata(base_schema(request), spec, UNSORTED_SORT_ORDER, table.location, properties), ""
+        )
+    return table.catalog.create(table.location, base_schema(request), spec, properties)
 
 
 def base_schema(request: TableRequest) -> Schema:
@@ -175,16 +181,33 @@ class _Work:
         self._announce = announce
         self._commit_id = f"{random.getrandbits(64):016x}"
 
+    def planned(self) -> SyncResult:
+        """Return what a sync would do. Records that do not fit are not known yet; a type that does not fit raises."""
+        shown, due = self._due()
+        found = self._differences(shown, due)
+        self._table_rows(self._records(found).values())
+        done = [
+            SyncedPartition(
+                self._place(number),
+                _shown(due[number]),
+                each.way,
+                sum(bits.count() for bits in each.added.rows),
+                sum(map(len, each.hidden.values())),
+                0,
+                FormatMismatches(),
+            )
+            for number, each in found.items()
+        ]
+        return SyncResult(done, None)
+
     def done(self) -> SyncResult:
         """Sync, and return what was done."""
-        shown = {} if self._request.rebuild else dict(self._version.shown)
-        due = {number: pin for number, pin in self._pins() if not _is_shown(shown.get(number), pin)}
+        shown, due = self._due()
         if not due:
             return SyncResult((), None)
-        found = {number: self._difference(number, pin, shown.get(number)) for number, pin in due.items()}
-        records = {number: ChosenRecords(self._log, self._place(number), each.added) for number, each in found.items()}
-        archive = SchemaArchive(self._log.store, self._log.topics_dir)
-        rows = TableRows(self._version, self._request, archive, records.values())
+        found = self._differences(shown, due)
+        records = self._records(found)
+        rows = self._table_rows(records.values())
         writer = FileWriter(self._version.files, self._version.loaded.metadata, rows.schema, self._commit_id)
         done: list[SyncedPartition] = []
         added: list[DataFile] = []
@@ -194,7 +217,7 @@ class _Work:
             files = writer.data(number, self._counted(rows.tables(records[number], mismatches)))
             added += files
             hidden.update(each.hidden)
-            shown[number] = ShownVersion(due[number].next_offset, anchor_of(due[number]))
+            shown[number] = _shown(due[number])
             counts = sum(file.record_count for file in files), sum(map(len, each.hidden.values()))
             done.append(SyncedPartition(self._place(number), shown[number], each.way, *counts, len(files), mismatches))
         deletes, removed = self._hide(writer, hidden)
@@ -215,6 +238,21 @@ class _Work:
             random=self._random,
         )
         return SyncResult(done, loaded.metadata.current_snapshot_id)
+
+    def _due(self) -> tuple[dict[int, ShownVersion], dict[int, Manifest]]:
+        """Return what the table shows, and the newest versions that it does not show."""
+        shown = {} if self._request.rebuild else dict(self._version.shown)
+        return shown, {number: pin for number, pin in self._pins() if not _is_shown(shown.get(number), pin)}
+
+    def _differences(self, shown: Mapping[int, ShownVersion], due: Mapping[int, Manifest]) -> dict[int, Difference]:
+        return {number: self._difference(number, pin, shown.get(number)) for number, pin in due.items()}
+
+    def _records(self, found: Mapping[int, Difference]) -> dict[int, ChosenRecords]:
+        return {number: ChosenRecords(self._log, self._place(number), each.added) for number, each in found.items()}
+
+    def _table_rows(self, records: Iterable[ChosenRecords]) -> TableRows:
+        archive = SchemaArchive(self._log.store, self._log.topics_dir)
+        return TableRows(self._version, self._request, archive, records)
 
     def _pins(self) -> Iterator[tuple[int, Manifest]]:
         for number in self._log.partitions():
@@ -263,6 +301,10 @@ class _Work:
             else:
                 deletes.append(writer.hidden(len(deletes), file.file.partition, path, positions))
         return deletes, frozenset(removed)
+
+
+def _shown(manifest: Manifest) -> ShownVersion:
+    return ShownVersion(manifest.next_offset, anchor_of(manifest))
 
 
 def _is_shown(shown: ShownVersion | None, manifest: Manifest) -> bool:

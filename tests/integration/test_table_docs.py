@@ -69,7 +69,8 @@ class Lake:
         return record(offset, f"k{self._random.randrange(150)}", None if is_deleted else json.dumps(value))
 
     def sync(self, catalog: TableCatalog) -> None:
-        sync(self.log, catalog, self.files, self.location, REQUEST, clock=SystemClock(), random=self._random)
+        table = OpenedTable(catalog, self.files, self.location)
+        sync(self.log, table, REQUEST, clock=SystemClock(), random=self._random)
 
     def merge(self, catalog: TableCatalog) -> None:
         assert (

@@ -58,18 +58,17 @@ class MadeTable:
     def version(self) -> TableVersion:
         return TableVersion(self.opened.files, self.loaded)
 
-    def sync(self, request: TableRequest | None = None) -> SyncResult:
+    def sync(self, request: TableRequest | None = None, *, dry_run: bool = False) -> SyncResult:
         """One sync; every sync has random numbers of its own."""
         self.seed += 1
         opened = self.opened
         return sync(
             self.log,
-            opened.catalog,
-            opened.files,
-            opened.location,
+            opened,
             request or self.request,
             clock=self.made.clock,
             random=Random(self.seed),
+            dry_run=dry_run,
             announce=self.announced.append,
         )
 

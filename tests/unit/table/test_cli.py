@@ -57,7 +57,7 @@ def test_a_sync_says_what_it_did(run: Run, made: MadeLog) -> None:
 def test_machines_get_one_object(run: Run, made: MadeLog) -> None:
     code, out, _ = run(*SYNC, "--json")
     found = json.loads(out)
-    assert code == 0
+    assert (code, found["dry_run"]) == (0, False)
     assert found["partitions"] == [
         {
             "topic": "users", "partition": 0, "log_id": made.manifest.log_id, "version": made.manifest.version,
@@ -142,3 +142,25 @@ def test_merge_says_what_it_would_do_and_does_it(run: Run, made: MadeLog) -> Non
     status = json.loads(run("status", TABLE, "--json")[1])
     assert (status["rows"], status["hidden"], status["data_files"]) == (2, 0, 1)
     assert run(*VERIFY)[0] == 0
+
+
+def test_a_dry_run_writes_nothing(run: Run, made: MadeLog) -> None:
+    code, out, _ = run(*SYNC, "--dry-run")
+    assert code == 0
+    assert out.splitlines() == [
+        f"users-0: version {made.manifest.version}, up to offset 3; 2 rows added, 0 hidden, by all rows",
+        f"{TABLE}: nothing was written",
+    ]
+    assert list(made.store.list("tables/")) == []
+    run(*SYNC)
+    objects = [info.key for info in made.store.list("tables/")]
+    made.append([record(3, "a", None)])
+    assert "0 rows added, 1 hidden, by new keys" in run(*SYNC, "--dry-run")[1]
+    assert run("drop", TABLE, "--dry-run") == (0, f"{TABLE}: {len(objects) - 1} objects to delete\n", "")
+    assert [info.key for info in made.store.list("tables/")] == objects
+
+
+def test_a_dry_run_finds_a_type_that_does_not_fit(run: Run, made: MadeLog) -> None:
+    run(*SYNC)
+    made.append([record(3, "c", '{"id": "three"}')])
+    assert run(*SYNC, "--dry-run")[0] == 1

@@ -16,6 +16,7 @@ from keyfold.log.names import Place
 from keyfold.log.record import Record
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
+from keyfold.store.wrappers.faults import Call, FaultyStore
 from keyfold.table.difference import Way
 from keyfold.table.maintain import collect, expire, merge
 from keyfold.table.request import TableRequest
@@ -264,3 +265,22 @@ def test_rows_of_another_tool_are_noticed(made: MadeLog) -> None:
         table.sync()
     table.sync(replace(table.request, rebuild=True))
     shows_the_latest_state(table)
+
+
+def test_a_version_that_is_deleted_while_it_is_read_is_left_for_a_newer_one(made: MadeLog) -> None:
+    """Also while types are looked at, which reads the records before they are written."""
+    made.append([record(offset, f"k{offset}", f'{{"id": {offset}}}') for offset in range(6)])
+    made.append([record(6, "k0", '{"id": 60}')])
+    moved = False
+
+    def move(call: Call) -> None:
+        nonlocal moved
+        if call.operation == "get_range" and not moved:
+            moved = True
+            made.compact(merge=True)
+            made.delete_replaced(forget=True)
+
+    table = MadeTable(replace(made, store=FaultyStore(made.store, on_call=move)), JSON, store=made.store)
+    table.sync()
+    assert moved
+    assert sorted(table.state()) == [1, 2, 3, 4, 5, 6]
