@@ -60,6 +60,13 @@ def table() -> None:
 )
 @click.option("--headers", is_flag=True, help="Add a column with the records' headers.")
 @click.option("--rebuild", is_flag=True, help="Make all rows again.")
+@click.option(
+    "--parallel",
+    type=click.IntRange(1, 64),
+    default=2,
+    show_default=True,
+    help="Number of partitions to read at the same time.",
+)
 @dry_run_option
 @click.option("--follow", is_flag=True, help="Sync again and again until stopped, and merge and expire as needed.")
 @click.option(
@@ -105,6 +112,7 @@ def sync(ctx: click.Context, /, url: str, topic: str, to: str, *, dry_run: bool,
         on_error=OnError(asked["on_error"]),
         headers=asked["headers"],
         rebuild=asked["rebuild"],
+        parallel=asked["parallel"],
     )
     opened = _opened(ctx, to, asked["location"])
     check_outside_logs(store, topics_dir, opened.files.store, opened.prefix)

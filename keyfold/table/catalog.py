@@ -29,20 +29,14 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import TableRequirement, TableUpdate, update_table_metadata
 from pyiceberg.typedef import Properties
 
-from keyfold.errors import AlreadyExists, KeyfoldError, ObjectNotFound, StoreError
+from keyfold.errors import AlreadyExists, ObjectNotFound, StoreError
 from keyfold.store.api import Create
 from keyfold.store.cas_document import swap
-from keyfold.table.file_io import METADATA_BYTES_MAX, ObjectFiles
+from keyfold.table.file_io import METADATA_BYTES_MAX, ObjectFiles, TableMoved
 
 _HINT: Final = "version-hint.text"
 _HINT_BYTES_MAX: Final = 64
 _HINT_TRIES: Final = 3
-
-
-class TableMoved(KeyfoldError):
-    """Another commit has changed the table since it was loaded. Nothing was committed; load it and try again."""
-
-    retriable = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,30 @@ from typing import Final
 
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream
 
-from keyfold.errors import ConfigError, ObjectNotFound
+from keyfold.errors import ConfigError, KeyfoldError, ObjectNotFound
 from keyfold.log.objects import create_object
 from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.api import ObjectStore
 
 METADATA_BYTES_MAX: Final = 1 << 30
 """The largest manifest or metadata file that is read."""
+
+
+class TableMoved(KeyfoldError):
+    """The table has changed since it was loaded: another commit came first, or a file is gone.
+
+    Nothing was committed; load the table and try again.
+    """
+
+    retriable = True
+
+
+def gone(error: ObjectNotFound) -> TableMoved:
+    """Return the error for a missing file of a table that was loaded before."""
+    return TableMoved(
+        f"`{error.key}` is missing, and the table named it when it was loaded",
+        hint="if it happens again, make the table again with --rebuild",
+    )
 
 
 class ObjectFiles(FileIO):
@@ -79,8 +96,10 @@ class _Input(InputFile):
 
     def open(self, seekable: bool = True) -> InputStream:  # noqa: ARG002, FBT001, FBT002 - the signature of the base
         """See `InputFile`. Metadata is small, and read whole."""
-        blob = self._files.store.get(self._files.key(self.location), METADATA_BYTES_MAX)
-        return io.BytesIO(blob.data)
+        try:
+            return io.BytesIO(self._files.store.get(self._files.key(self.location), METADATA_BYTES_MAX).data)
+        except ObjectNotFound as error:
+            raise gone(error) from error
 
 
 class _Output(OutputFile):
@@ -162,6 +181,9 @@ class ObjectReader(io.RawIOBase):
         length = left if size < 0 else min(size, left)
         if length <= 0:
             return b""
-        data = self._store.get_range(self._key, self._at, length)
+        try:
+            data = self._store.get_range(self._key, self._at, length)
+        except ObjectNotFound as error:
+            raise gone(error) from error
         self._at += length
         return data

@@ -22,7 +22,7 @@ _TEXTS: Final = f"{PREFIX}json-text"
 
 @dataclass(frozen=True, slots=True)
 class TableRequest:
-    """How records become rows. `rebuild` makes all rows again."""
+    """How records become rows. `rebuild` makes all rows again; `parallel` partitions are read at the same time."""
 
     key_format: Format = Format.BYTES
     value_format: Format = Format.BYTES
@@ -31,6 +31,7 @@ class TableRequest:
     on_error: OnError = OnError.FAIL
     headers: bool = False
     rebuild: bool = False
+    parallel: int = 2
 
     def part(self, part: RecordPart) -> PartFormat:
         """Return how to read the keys or the values."""

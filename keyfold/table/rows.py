@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
+from threading import Lock
 from typing import Final
 
 import pyarrow as pa
@@ -32,8 +33,8 @@ from keyfold.table.request import TableRequest, text_paths
 from keyfold.table.table import TableVersion
 from keyfold.table.types import FieldIds, arrow_schema, grown
 
-HELD_BYTES: Final = 64 * 1024 * 1024
-"""Records of a partition up to this size are read once, and held between looking at their types and writing them."""
+HELD_BYTES: Final = 256 * 1024 * 1024
+"""Records up to this size are read once, and held between looking at their types and writing them."""
 
 _WHOLE: Final = SegmentRead.of(0, 2**63 - 1, None, None)
 
@@ -52,13 +53,35 @@ def replaced(log: Log, place: Place, error: ObjectNotFound) -> VersionReplaced:
     return VersionReplaced(place)
 
 
-class ChosenRecords:
-    """Some records of one partition, which can be read again and again. Few records are held."""
+class HeldMemory:
+    """What is left of the memory for records of all partitions that are held. Thread-safe."""
 
-    def __init__(self, log: Log, place: Place, chosen: Chosen) -> None:
+    def __init__(self, limit_bytes: int = HELD_BYTES) -> None:
+        self._left_bytes = limit_bytes
+        self._lock = Lock()
+
+    def take(self, size_bytes: int) -> bool:
+        """Return whether there is room for so many bytes, and reserve them if there is."""
+        with self._lock:
+            if size_bytes > self._left_bytes:
+                return False
+            self._left_bytes -= size_bytes
+            return True
+
+    def give_back(self, size_bytes: int) -> None:
+        """Free bytes that were taken."""
+        with self._lock:
+            self._left_bytes += size_bytes
+
+
+class ChosenRecords:
+    """Some records of one partition, which can be read again and again. They are held while there is memory."""
+
+    def __init__(self, log: Log, place: Place, chosen: Chosen, memory: HeldMemory) -> None:
         self.place = place
         self._log = log
         self._chosen = chosen
+        self._memory = memory
         self._held: list[pa.RecordBatch] | None = None
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -66,16 +89,28 @@ class ChosenRecords:
         if self._held is not None:
             yield from self._held
             return
-        held: list[pa.RecordBatch] | None = []
-        held_bytes = 0
+        held: list[pa.RecordBatch] = []
+        is_held = True
         try:
             for batch in chosen_batches(self._log.store, self.place, self._chosen, _WHOLE):
                 yield batch
-                held_bytes += batch.nbytes
-                held = [*held, batch] if held is not None and held_bytes <= HELD_BYTES else None
+                if is_held and self._memory.take(batch.nbytes):
+                    held.append(batch)
+                elif is_held:
+                    is_held = False
+                    self._free(held)
         except ObjectNotFound as error:
             raise replaced(self._log, self.place, error) from error
-        self._held = held
+        self._held = held if is_held else None
+
+    def forget(self) -> None:
+        """Let go of what is held; the records can still be read."""
+        held, self._held = self._held or [], None
+        self._free(held)
+
+    def _free(self, held: list[pa.RecordBatch]) -> None:
+        self._memory.give_back(sum(batch.nbytes for batch in held))
+        held.clear()
 
 
 class TableRows:
@@ -141,6 +176,7 @@ class TableRows:
         for batch in records:
             for table in self._converter.tables(records.place, batch, mismatches):
                 yield _as_table(table, self._fields)
+        records.forget()
 
 
 def _as_table(table: pa.Table, fields: pa.Schema) -> pa.Table:

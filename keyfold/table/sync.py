@@ -12,10 +12,11 @@ Partitions whose version the table shows already are left alone. A killed sync l
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -32,20 +33,24 @@ from keyfold.errors import FirstCopyUnfinished, LogNotFound, ObjectNotFound, Sna
 from keyfold.export.rows import FormatMismatches
 from keyfold.formats.format import Format
 from keyfold.formats.schema_archive import SchemaArchive
+from keyfold.log.arrow_numbers import Ints
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold.read.log import Log
 from keyfold.read.position import anchor_of
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.json_types import JsonObject
-from keyfold.table.catalog import LoadedTable, TableCatalog, TableMoved
+from keyfold.table.catalog import LoadedTable, TableCatalog
 from keyfold.table.commit import Change, commit
 from keyfold.table.data_files import FileWriter
 from keyfold.table.difference import Difference, PartitionRows, Way, difference
+from keyfold.table.file_io import TableMoved
 from keyfold.table.open import OpenedTable
 from keyfold.table.request import TableRequest, require_same, text_properties
-from keyfold.table.rows import ChosenRecords, TableRows, VersionReplaced, replaced
+from keyfold.table.rows import ChosenRecords, HeldMemory, TableRows, VersionReplaced, replaced
 from keyfold.table.table import OFFSET_ID, PARTITION_ID, ShownVersion, TableVersion, scope_of
+
+T = TypeVar("T")
 
 TRIES: Final = 5
 _KEY_ID: Final = 4
@@ -209,18 +214,12 @@ class _Work:
         records = self._records(found)
         rows = self._table_rows(records.values())
         writer = FileWriter(self._version.files, self._version.loaded.metadata, rows.schema, self._commit_id)
-        done: list[SyncedPartition] = []
-        added: list[DataFile] = []
-        hidden: dict[str, np.ndarray] = {}
-        for number, each in found.items():
-            mismatches = FormatMismatches()
-            files = writer.data(number, self._counted(rows.tables(records[number], mismatches)))
-            added += files
-            hidden.update(each.hidden)
-            shown[number] = _shown(due[number])
-            counts = sum(file.record_count for file in files), sum(map(len, each.hidden.values()))
-            done.append(SyncedPartition(self._place(number), shown[number], each.way, *counts, len(files), mismatches))
-        deletes, removed = self._hide(writer, hidden)
+        written = self._each(
+            found, lambda number: self._write(writer, rows, records[number], found[number], due[number])
+        )
+        shown |= {number: _shown(manifest) for number, manifest in due.items()}
+        added = [file for files, _ in written.values() for file in files]
+        deletes, removed = self._hide(writer, _joined([each.hidden for each in found.values()]))
         change = Change(
             Operation.OVERWRITE if removed or deletes else Operation.APPEND,
             shown,
@@ -237,7 +236,23 @@ class _Work:
             now_ms=self._clock.now_ms(),
             random=self._random,
         )
-        return SyncResult(done, loaded.metadata.current_snapshot_id)
+        return SyncResult([done for _, done in written.values()], loaded.metadata.current_snapshot_id)
+
+    def _write(
+        self, writer: FileWriter, rows: TableRows, records: ChosenRecords, found: Difference, manifest: Manifest
+    ) -> tuple[list[DataFile], SyncedPartition]:
+        """Write the added rows of one partition."""
+        mismatches = FormatMismatches()
+        place = records.place
+        files = writer.data(place.partition, self._counted(rows.tables(records, mismatches)))
+        counts = sum(file.record_count for file in files), sum(map(len, found.hidden.values()))
+        return files, SyncedPartition(place, _shown(manifest), found.way, *counts, len(files), mismatches)
+
+    def _each(self, numbers: Iterable[int], work: Callable[[int], T]) -> dict[int, T]:
+        """Do the work for each partition, several at a time. Raises the first error, when all have ended."""
+        with ThreadPoolExecutor(self._request.parallel, thread_name_prefix="table") as pool:
+            futures = {number: pool.submit(work, number) for number in numbers}
+        return {number: future.result() for number, future in futures.items()}
 
     def _due(self) -> tuple[dict[int, ShownVersion], dict[int, Manifest]]:
         """Return what the table shows, and the newest versions that it does not show."""
@@ -245,10 +260,13 @@ class _Work:
         return shown, {number: pin for number, pin in self._pins() if not _is_shown(shown.get(number), pin)}
 
     def _differences(self, shown: Mapping[int, ShownVersion], due: Mapping[int, Manifest]) -> dict[int, Difference]:
-        return {number: self._difference(number, pin, shown.get(number)) for number, pin in due.items()}
+        return self._each(due, lambda number: self._difference(number, due[number], shown.get(number)))
 
     def _records(self, found: Mapping[int, Difference]) -> dict[int, ChosenRecords]:
-        return {number: ChosenRecords(self._log, self._place(number), each.added) for number, each in found.items()}
+        memory = HeldMemory()
+        return {
+            number: ChosenRecords(self._log, self._place(number), each.added, memory) for number, each in found.items()
+        }
 
     def _table_rows(self, records: Iterable[ChosenRecords]) -> TableRows:
         archive = SchemaArchive(self._log.store, self._log.topics_dir)
@@ -284,7 +302,7 @@ class _Work:
             yield table
             self._progress(table.num_rows)
 
-    def _hide(self, writer: FileWriter, hidden: Mapping[str, np.ndarray]) -> tuple[list[DataFile], frozenset[str]]:
+    def _hide(self, writer: FileWriter, hidden: Mapping[str, Ints]) -> tuple[list[DataFile], frozenset[str]]:
         """Write what hides rows, and return it with the locations of what it replaces."""
         if self._request.rebuild:
             return [], frozenset(each.data_file.file_path for found in self._version.entries.values() for each in found)
@@ -301,6 +319,15 @@ class _Work:
             else:
                 deletes.append(writer.hidden(len(deletes), file.file.partition, path, positions))
         return deletes, frozenset(removed)
+
+
+def _joined(hidden: Iterable[Mapping[str, Ints]]) -> dict[str, Ints]:
+    """Return the positions to hide of each file. Another tool may have put rows of several partitions into one."""
+    found: dict[str, Ints] = {}
+    for each in hidden:
+        for path, positions in each.items():
+            found[path] = np.union1d(found[path], positions) if path in found else positions
+    return found
 
 
 def _shown(manifest: Manifest) -> ShownVersion:

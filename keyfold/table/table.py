@@ -119,6 +119,7 @@ class TableVersion:
             )
         self.files = files
         self.loaded = loaded
+        self._hidden: dict[str, Ints] = {}
 
     @property
     def schema(self) -> Schema:
@@ -208,8 +209,11 @@ class TableVersion:
 
     def hidden(self, file: TableFile) -> Ints:
         """Return the positions of the hidden rows of a data file, ascending."""
-        found = [self._positions(entry).get(file.file.file_path, _NO_ROWS) for entry in file.hidden_by]
-        return np.unique(np.concatenate(found)) if found else _NO_ROWS
+        path = file.file.file_path
+        if path not in self._hidden:
+            found = [self._positions(entry).get(path, _NO_ROWS) for entry in file.hidden_by]
+            self._hidden[path] = np.unique(np.concatenate([_NO_ROWS, *found]))
+        return self._hidden[path]
 
     def rows(self, file: TableFile, field_ids: Sequence[int]) -> Iterator[tuple[int, pa.Table]]:
         """Yield the columns with these ids, one row group after another, each with the position of its first row.

@@ -34,7 +34,7 @@ from keyfold.runtime.arrow_types import ArrowArray, column_of, values_of
 from keyfold.runtime.json_types import JsonObject
 from keyfold.table.difference import PartitionRows, live_rows, newer_keys
 from keyfold.table.request import TableRequest
-from keyfold.table.rows import ChosenRecords, TableRows, VersionReplaced, replaced
+from keyfold.table.rows import ChosenRecords, HeldMemory, TableRows, VersionReplaced, replaced
 from keyfold.table.table import ShownVersion, TableVersion
 from keyfold.table.types import arrow_schema
 
@@ -197,7 +197,7 @@ class _Comparison:
         bits = tuple(RowBits(entry.record_count) for entry in self._manifest.segments)
         for number, at, found in live:
             bits[number].add(at[np.isin(found, offsets)])
-        records = ChosenRecords(self._log, self._place, Chosen(self._manifest, bits))
+        records = ChosenRecords(self._log, self._place, Chosen(self._manifest, bits), HeldMemory())
         archive = SchemaArchive(self._log.store, self._log.topics_dir)
         rows = TableRows(self._version, self._request, archive, [records])
         return pa.concat_tables([*rows.tables(records, FormatMismatches()), arrow_schema(rows.schema).empty_table()])

@@ -11,8 +11,8 @@ from keyfold.errors import ConfigError, StoreUnavailable
 from keyfold.store.api import Create, Update
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import Call, Fault, FaultKind, FaultyStore
-from keyfold.table.catalog import TableMoved
 from keyfold.table.commit import Change, commit
+from keyfold.table.file_io import TableMoved
 from keyfold.table.open import open_table
 from keyfold.table.table import TableVersion
 from tests.support.logs import MadeLog, records

@@ -8,7 +8,7 @@ import pytest
 
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
-from keyfold.table.catalog import TableMoved
+from keyfold.table.file_io import TableMoved
 from keyfold.table.maintain import FileRows, collect, drop, expire, files_to_merge, maintain, merge
 from keyfold.table.status import status_of
 from tests.support.logs import MadeLog, records

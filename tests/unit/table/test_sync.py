@@ -6,7 +6,9 @@ import json
 from dataclasses import replace
 from random import Random
 
+import pyarrow as pa
 import pytest
+from pyiceberg.table.snapshots import Operation
 
 from keyfold.errors import ConfigError, TopicNotFound
 from keyfold.export.request import OnError
@@ -17,7 +19,11 @@ from keyfold.log.record import Record
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import Call, FaultyStore
+from keyfold.table import rows as rows_module
+from keyfold.table.commit import Change, commit
+from keyfold.table.data_files import FileWriter
 from keyfold.table.difference import Way
+from keyfold.table.file_io import TableMoved
 from keyfold.table.maintain import collect, expire, merge
 from keyfold.table.request import TableRequest
 from keyfold.table.table import NotKeyfoldsTable
@@ -249,10 +255,6 @@ def test_a_topic_that_does_not_exist_gets_no_table(made: MadeLog) -> None:
 
 
 def test_rows_of_another_tool_are_noticed(made: MadeLog) -> None:
-    from pyiceberg.table.snapshots import Operation
-
-    from keyfold.table.commit import Change, commit
-
     made.append(records("a=1"))
     table = MadeTable(made)
     table.sync()
@@ -284,3 +286,47 @@ def test_a_version_that_is_deleted_while_it_is_read_is_left_for_a_newer_one(made
     table.sync()
     assert moved
     assert sorted(table.state()) == [1, 2, 3, 4, 5, 6]
+
+
+def test_files_that_another_tool_has_rewritten_are_read_like_any_other(made: MadeLog) -> None:
+    """Here it has put rows of both partitions into one file, as for a table that is not partitioned."""
+    other = MadeLog(store=made.store, clock=made.clock, place=Place("topics", "users", 1))
+    for each in (made, other):
+        each.append(records("a=1 b=2 c=3"))
+    table = MadeTable(made)
+    table.sync()
+    version, commit_id = table.version, "0ther0ther"
+    writer = FileWriter(table.opened.files, version.loaded.metadata, version.schema, commit_id)
+    rows = pa.concat_tables([rows for file in version.data_files for rows in version.visible(file)])
+    replaced = frozenset(file.file.file_path for file in version.data_files)
+    change = Change(Operation.REPLACE, {}, writer.data(0, [rows]), replaced)
+    commit(table.opened.catalog, version, change, commit_id=commit_id, now_ms=1, random=Random(3))
+    made.append(records("a=4", 3))
+    other.append(records("b=5 c=", 3))
+    assert [(each.way, each.added, each.hidden) for each in table.sync().partitions] == [
+        (Way.NEW_KEYS, 1, 1),
+        (Way.NEW_KEYS, 1, 2),
+    ]
+    assert [(row["partition"], row["offset"]) for row in table.rows()] == [(0, 1), (0, 2), (0, 3), (1, 0), (1, 3)]
+
+
+def test_a_missing_file_of_the_table_is_named(made: MadeLog) -> None:
+    made.append(records("a=1 b=2"))
+    table = MadeTable(made)
+    table.sync()
+    (file,) = table.version.data_files
+    key = table.opened.files.key(file.file.file_path)
+    made.store.delete(key)
+    made.append(records("a=3", 2))
+    with pytest.raises(TableMoved, match=f"`{key}` is missing, and the table named it"):
+        table.sync()
+    table.sync(replace(table.request, rebuild=True))
+    shows_the_latest_state(table)
+
+
+def test_many_records_are_read_again_instead_of_held(made: MadeLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows_module.HeldMemory.__init__, "__defaults__", (0,))
+    made.append([record(offset, f"k{offset}", f'{{"id": {offset}}}') for offset in range(6)])
+    table = MadeTable(made, JSON)
+    table.sync()
+    shows_the_latest_state(table)
