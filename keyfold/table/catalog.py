@@ -19,7 +19,13 @@ from io import BytesIO
 from typing import Final, Protocol
 
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, ValidationError
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+    ValidationError,
+)
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.serializers import FromByteStream
@@ -29,7 +35,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import TableRequirement, TableUpdate, update_table_metadata
 from pyiceberg.typedef import Properties
 
-from keyfold.errors import AlreadyExists, ObjectNotFound, StoreError
+from keyfold.errors import AlreadyExists, ConfigError, ObjectNotFound, StoreError
 from keyfold.store.api import Create
 from keyfold.store.cas_document import swap
 from keyfold.table.file_io import METADATA_BYTES_MAX, ObjectFiles, TableMoved
@@ -226,7 +232,12 @@ class NamedCatalog:
 
     def create(self, location: str, schema: Schema, spec: PartitionSpec, properties: Properties) -> LoadedTable:
         """See `TableCatalog`."""
-        table = self._catalog.create_table(self._identifier, schema, location, spec, properties=properties)
+        try:
+            table = self._catalog.create_table(self._identifier, schema, location, spec, properties=properties)
+        except TableAlreadyExistsError as error:
+            raise TableMoved(f"`{self.name}` was created by another process") from error
+        except NoSuchNamespaceError as error:
+            raise ConfigError("--to", f"`{self.name}` is in a namespace that does not exist") from error
         return LoadedTable(table.metadata, table.metadata_location)
 
     def commit(
