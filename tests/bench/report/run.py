@@ -53,6 +53,7 @@ BENCHES: Final = (
     Bench("read-python", "bench_read"),
     Bench("restore", "bench_restore"),
     Bench("sink-1kb-flame", "report.flame"),
+    Bench("curves", "bench_curves"),
     Bench(
         "peers",
         "peers",

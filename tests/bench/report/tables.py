@@ -49,6 +49,16 @@ def mib(value: float) -> str:
     return f"{value / MIB:.0f} MiB"
 
 
+def amount(value: float) -> str:
+    """Format a count in full, and any other number with three digits."""
+    return f"{value:,.0f}" if value == int(value) else significant(value)
+
+
+def cpu(value_s: float) -> str:
+    """Format CPU of milliseconds up to minutes."""
+    return f"{significant(value_s)} s" if value_s >= 1 else f"{significant(1000 * value_s)} ms"
+
+
 def times(value: float) -> str:
     return f"{value:.1f} times"
 
@@ -225,6 +235,23 @@ def restore(results: Mapping[str, Result]) -> str:
     )
 
 
+def curves(results: Mapping[str, Result]) -> str:
+    return table(
+        ["curve", "unit of the work", "work: CPU", "slope"],
+        [
+            [
+                row["curve"],
+                row["unit"],
+                "; ".join(
+                    f"{amount(work)}: {cpu(cpu_s)}" for work, cpu_s in zip(row["work"], row["cpu_s"], strict=True)
+                ),
+                f"{row['slope']:.2f}",
+            ]
+            for row in results["curves"].rows
+        ],
+    )
+
+
 def peers_overview(results: Mapping[str, Result]) -> str:
     """The table of the peers in README.md."""
     return table(
@@ -332,5 +359,6 @@ TABLES: Final[Mapping[str, Callable[[Mapping[str, Result]], str]]] = {
     "read-spark": read_spark,
     "read-python": read_python,
     "restore": restore,
+    "curves": curves,
     "peers": peers,
 }

@@ -76,6 +76,9 @@ ROWS: dict[str, list[dict[str, Any]]] = {
         {"stack": "keyfold_sink.task.run;keyfold_sink.write.append", "samples": 7},
         {"stack": "keyfold_sink.task.run;keyfold_sink.kafka.<consume>", "samples": 3},
     ],
+    "curves": [
+        {"curve": "partitions", "unit": "partitions", "slope": 0.834, "work": [1, 20_000], "cpu_s": [0.000612, 2.25]}
+    ],
     "peers": [
         {
             "contestant": name,
@@ -179,6 +182,7 @@ def test_figures_get_into_the_tables() -> None:
         "| keyfold, passes as they fall due | 40 s | 1,200 MB | 2.5 s | 1.0 s, 1.5 s | 0.5 s, 0.8 s |" in found["peers"]
     )
     assert "| keyfold, passes as they fall due | 0.40 | 1.50 | 1.00 | 1.00 | 1.00 |" in found["peers"]
+    assert "| partitions | partitions | 1: 0.612 ms; 20,000: 2.25 s | 0.83 |" in found["curves"]
     assert "Commit `0123456789ab`, 2026-01-02: a processor, 2 cores, 8 GiB of memory" in found["source"]
 
 
