@@ -6,12 +6,10 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import closing
-from importlib import import_module
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import duckdb
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import StaticTable
@@ -29,6 +27,7 @@ from keyfold.table.maintain import merge
 from keyfold.table.open import OpenedTable
 from keyfold.table.request import TableRequest
 from keyfold.table.sync import sync
+from tests.support.lake import duckdb_secret, install_extensions, settings
 from tests.support.logs import MadeLog, record
 from tests.support.moto import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, LocalS3Process
 from tests.support.root import ROOT
@@ -92,37 +91,17 @@ def lake(
 ) -> Iterator[Lake]:
     for name, value in local_s3.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("HOME", str(tmp_path))  # where DuckDB keeps extensions
-    for name in ("avro", "httpfs", "iceberg"):
-        (path,) = Path(str(import_module(f"duckdb_extension_{name}").__file__)).parent.rglob("*.duckdb_extension")
-        duckdb.connect().install_extension(str(path))
+    install_extensions(monkeypatch, tmp_path)
     with closing(location.open()) as store:
         yield Lake(location, store)
 
 
-def settings(s3: LocalS3Process) -> dict[str, str]:
-    """What pyiceberg needs to reach the store."""
-    return {
-        "s3.endpoint": s3.url,
-        "s3.access-key-id": ACCESS_KEY_ID,
-        "s3.secret-access-key": SECRET_ACCESS_KEY,
-        "s3.region": REGION,
-    }
-
-
 def states(lake: Lake, s3: LocalS3Process, **names: Any) -> dict[str, list[tuple[str, int]]]:
     """Run the page's examples, and return what each engine sees."""
-    endpoint = s3.url.removeprefix("http://")
     names |= {
         "json": json,
         "properties": settings(s3),
-        "s3": {
-            "key": ACCESS_KEY_ID,
-            "secret": SECRET_ACCESS_KEY,
-            "region": REGION,
-            "endpoint": endpoint,
-            "use_ssl": False,
-        },
+        "s3": duckdb_secret(s3),
         "storage_options": {
             "aws_endpoint_url": s3.url,
             "aws_access_key_id": ACCESS_KEY_ID,
