@@ -22,7 +22,7 @@ from keyfold.cli.log_options import (
     to_offset_option,
     topic_arguments,
 )
-from keyfold.cli.typed import key_format_option, value_format_option
+from keyfold.cli.typed import key_format_option, on_error_option, value_format_option
 from keyfold.errors import ConfigError
 from keyfold.formats.format import FORMATS_WITH_SCHEMA
 from keyfold.runtime.terminal import echo
@@ -49,13 +49,7 @@ _file = click.Path(exists=True, dir_okay=False, path_type=Path)
 @value_format_option
 @click.option("--reader-schema", type=_file, help="Avro schema to read Avro and JSON values with.")
 @click.option("--key-reader-schema", type=_file, help="Avro schema to read Avro and JSON keys with.")
-@click.option(
-    "--on-error",
-    type=click.Choice(["fail", "null", "skip"]),
-    default="fail",
-    show_default=True,
-    help="What to do with a key or value that cannot be decoded.",
-)
+@on_error_option
 @click.option(
     "--rows-per-file", type=click.IntRange(min=1), default=5_000_000, show_default=True, help="Maximum rows per file."
 )

@@ -12,12 +12,14 @@ from keyfold.cli.context import CliContext
 from keyfold.cli.export import row_progress, schema_of
 from keyfold.cli.log import open_store_of
 from keyfold.cli.log_options import document_json_option, dry_run_option, json_option, topic_arguments
-from keyfold.cli.typed import key_format_option, value_format_option
+from keyfold.cli.typed import key_format_option, on_error_option, value_format_option
 from keyfold.errors import KeyfoldError
 from keyfold.runtime.terminal import echo, echo_json
 from keyfold.runtime.text import count_text
 
 if TYPE_CHECKING:
+    from threading import Event
+
     from keyfold.table.catalog import LoadedTable
     from keyfold.table.open import OpenedTable
     from keyfold.table.sync import SyncResult
@@ -51,13 +53,7 @@ def table() -> None:
 @value_format_option
 @_value_schema_option
 @_key_schema_option
-@click.option(
-    "--on-error",
-    type=click.Choice(["fail", "null", "skip"]),
-    default="fail",
-    show_default=True,
-    help="What to do with a key or value that cannot be decoded.",
-)
+@on_error_option
 @click.option("--headers", is_flag=True, help="Add a column with the records' headers.")
 @click.option("--rebuild", is_flag=True, help="Make all rows again.")
 @click.option(
@@ -75,7 +71,7 @@ def table() -> None:
     type=click.FloatRange(min=1),
     default=60,
     show_default=True,
-    help="With --follow: seconds from the start of one sync to the next.",
+    help="With --follow: seconds from the end of one sync to the start of the next.",
 )
 @json_option
 @click.pass_context
@@ -92,6 +88,7 @@ def sync(ctx: click.Context, /, url: str, topic: str, to: str, *, dry_run: bool,
         keyfold table sync s3://bucket/topics users --to prod.shop.users --location s3://lake/users --value-format avro
         keyfold table sync s3://bucket/topics users --to s3://lake/tables/users --value-format json --follow
     """  # noqa: D301 - click wants the character
+    from keyfold.cli import output
     from keyfold.export.request import OnError
     from keyfold.export.target_bucket import check_outside_logs
     from keyfold.formats.format import Format
@@ -127,10 +124,11 @@ def sync(ctx: click.Context, /, url: str, topic: str, to: str, *, dry_run: bool,
                 progress=progress,
                 announce=lambda text: echo(text, err=True),
             )
-        for line in (
-            _json_lines(done, dry_run=dry_run) if as_json else _lines(done, opened.catalog.name, dry_run=dry_run)
-        ):
-            echo(line)
+        if as_json:
+            echo(output.dumps({"dry_run": dry_run, **done.as_json()}))
+        else:
+            for line in _lines(done, opened.catalog.name, dry_run=dry_run):
+                echo(line)
 
     once(request)
     if asked["follow"] and not dry_run:
@@ -143,7 +141,7 @@ def sync(ctx: click.Context, /, url: str, topic: str, to: str, *, dry_run: bool,
         )
 
 
-def _follow(once: Callable[[], None], maintain: Callable[[], object], stop: Any, interval_s: float) -> None:
+def _follow(once: Callable[[], None], maintain: Callable[[], object], stop: Event, interval_s: float) -> None:
     """Sync and maintain in turn until stopped. Errors that may pass are printed, and the next turn tries again."""
     while not stop.wait(interval_s):
         try:
@@ -167,9 +165,10 @@ def status(ctx: click.Context, table: str, *, as_json: bool) -> None:
         keyfold table status s3://lake/tables/users
     """  # noqa: D301 - click wants the character
     from keyfold.table.status import status_of
+    from keyfold.table.table import TableVersion
 
-    opened, _ = _existing(ctx, table)
-    found = status_of(opened)
+    opened, loaded = _existing(ctx, table)
+    found = status_of(opened.catalog.name, TableVersion(opened.files, loaded))
     if as_json:
         echo_json(found.as_json())
         return
@@ -273,21 +272,25 @@ def merge(
         keyfold table merge s3://lake/tables/users --dry-run
         keyfold table merge s3://lake/tables/users --files-max 1 --hidden-max 0
     """  # noqa: D301 - click wants the character
-    from keyfold.table.maintain import collect, expire, plan_of
+    from keyfold.table.maintain import collect, expire, plan_of, retried
     from keyfold.table.maintain import merge as run_merge
     from keyfold.table.table import TableVersion
 
     world = _world(ctx)
     opened, loaded = _existing(ctx, table)
-    plan = plan_of(TableVersion(opened.files, loaded), files_max, hidden_max)
-    done = {
-        "merged": sum(map(len, plan.values())),
-        "rows": sum(each.visible for found in plan.values() for each in found),
-    }
-    if not dry_run:
-        run_merge(opened, clock=world.clock, random=world.random, files_max=files_max, hidden_max=hidden_max)
-        done["expired"] = expire(opened, world.clock.now_ms(), 1000 * keep_s)
-        done["deleted"] = collect(opened, clock=world.clock, random=world.random, age_ms=1000 * keep_s)
+    done: dict[str, int] = {}
+    if dry_run:
+        plan = plan_of(TableVersion(opened.files, loaded), files_max, hidden_max)
+        chosen = [each for found in plan.values() for each in found]
+        done |= {"merged": len(chosen), "rows": sum(each.visible for each in chosen)}
+    else:
+        clock, random = world.clock, world.random
+        merged = retried(
+            lambda: run_merge(opened, clock=clock, random=random, files_max=files_max, hidden_max=hidden_max)
+        )
+        done |= {"merged": merged.removed, "rows": merged.rows} if merged else {"merged": 0, "rows": 0}
+        done["expired"] = retried(lambda: expire(opened, clock.now_ms(), 1000 * keep_s))
+        done["deleted"] = retried(lambda: collect(opened, clock=clock, random=random, age_ms=1000 * keep_s))
     if as_json:
         echo_json({"table": table, "dry_run": dry_run, **done})
         return
@@ -347,12 +350,6 @@ def _existing(ctx: click.Context, name: str) -> tuple[OpenedTable, LoadedTable]:
     if loaded is None:
         raise KeyfoldError(f"there is no table `{name}`", hint="`keyfold table sync` creates one")
     return opened, loaded
-
-
-def _json_lines(done: SyncResult, *, dry_run: bool) -> Iterator[str]:
-    from keyfold.cli import output
-
-    yield output.dumps({"dry_run": dry_run, **done.as_json()})
 
 
 def _lines(done: SyncResult, name: str, *, dry_run: bool) -> Iterator[str]:

@@ -25,6 +25,13 @@ key_format_option = click.option(
 value_format_option = click.option(
     "--value-format", type=_FORMATS, default="bytes", show_default=True, help="How to decode values."
 )
+on_error_option = click.option(
+    "--on-error",
+    type=click.Choice(["fail", "null", "skip"]),
+    default="fail",
+    show_default=True,
+    help="What to do with a key or value that cannot be decoded.",
+)
 
 
 class Printer:

@@ -13,7 +13,6 @@ A `NamedCatalog` is any catalog that pyiceberg knows (REST, SQL, Glue, Hive), an
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Final, Protocol
@@ -114,7 +113,7 @@ class FolderCatalog:
     def drop(self) -> None:
         """See `TableCatalog`. The hint goes first, so that no reader finds a version whose successor is gone."""
         self._files.store.delete(self._files.key(self._path_of(_HINT)))
-        for number in range(self._newest(), 0, -1):
+        for number in sorted(self._listed(), reverse=True):
             self._files.store.delete(self._files.key(self._path(number)))
 
     def _written(self, number: int, metadata: TableMetadata) -> LoadedTable:
@@ -137,9 +136,12 @@ class FolderCatalog:
             known, etag = self._hinted()
             if known > number:
                 return False
-            with suppress(StoreError):
+            try:
                 if known == number or swap(self._files.store, key, b"%d" % number, etag):
                     break
+            except StoreError as error:
+                if not error.retriable:
+                    raise
         return True
 
     def _is_followed(self, number: int, metadata: TableMetadata) -> bool:
@@ -163,14 +165,18 @@ class FolderCatalog:
         """Return the highest number: from the hint, or from a listing, upwards until one is missing."""
         number, _ = self._hinted()
         if number == 0 or not self._exists(number):
-            folder = self._files.key(self._path_of(""))
-            names = [info.key.removeprefix(folder) for info in self._files.store.list(folder)]
-            number = max(map(_number_in, names), default=0)
+            number = max(self._listed(), default=0)
             if number == 0:
                 return 0
         while self._exists(number + 1):
             number += 1
         return number
+
+    def _listed(self) -> list[int]:
+        """Return the numbers of all metadata files."""
+        folder = self._files.key(self._path_of(""))
+        numbers = (_number_in(info.key.removeprefix(folder)) for info in self._files.store.list(folder))
+        return [number for number in numbers if number]
 
     def _exists(self, number: int) -> bool:
         return self._files.new_input(self._path(number)).exists()

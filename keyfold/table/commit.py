@@ -61,7 +61,7 @@ class Change:
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
-def named(kind: Callable[..., T], **fields: object) -> T:
+def pyiceberg_value(kind: Callable[..., T], **fields: object) -> T:
     """Return a value of pyiceberg's with these fields. mypy knows them only by their names in JSON."""
     return kind(**fields)
 
@@ -89,7 +89,7 @@ def commit(
     if change.schema is not None:
         number = max(each.schema_id for each in metadata.schemas) + 1
         schema = Schema(*change.schema.fields, schema_id=number)
-        updates += [AddSchemaUpdate(schema=schema), named(SetCurrentSchemaUpdate, schema_id=_LAST_ADDED)]
+        updates += [AddSchemaUpdate(schema=schema), pyiceberg_value(SetCurrentSchemaUpdate, schema_id=_LAST_ADDED)]
     writing = _Manifests(version, schema, f"{metadata.location}/metadata/{commit_id}", snapshot_id)
     manifests = [
         *writing.of(ManifestContent.DATA, change),
@@ -108,7 +108,7 @@ def commit(
         listing.add_manifests(manifests)
     if change.properties:
         updates.append(SetPropertiesUpdate(updates=dict(change.properties)))
-    snapshot = named(
+    snapshot = pyiceberg_value(
         Snapshot,
         snapshot_id=snapshot_id,
         parent_snapshot_id=None if parent is None else parent.snapshot_id,
@@ -118,11 +118,15 @@ def commit(
         summary=_summary(version, change),
         schema_id=schema.schema_id,
     )
-    reference = named(SetSnapshotRefUpdate, ref_name=MAIN_BRANCH, type=SnapshotRefType.BRANCH, snapshot_id=snapshot_id)
+    reference = pyiceberg_value(
+        SetSnapshotRefUpdate, ref_name=MAIN_BRANCH, type=SnapshotRefType.BRANCH, snapshot_id=snapshot_id
+    )
     updates += [AddSnapshotUpdate(snapshot=snapshot), reference]
     requirements = (
         AssertTableUUID(uuid=metadata.table_uuid),
-        named(AssertRefSnapshotId, ref=MAIN_BRANCH, snapshot_id=None if parent is None else parent.snapshot_id),
+        pyiceberg_value(
+            AssertRefSnapshotId, ref=MAIN_BRANCH, snapshot_id=None if parent is None else parent.snapshot_id
+        ),
     )
     return catalog.commit(version.loaded, requirements, tuple(updates))
 

@@ -22,7 +22,6 @@ from enum import StrEnum
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -38,12 +37,10 @@ from keyfold.read.latest_keys import RowBits
 from keyfold.read.position import check_resumed
 from keyfold.runtime.arrow_types import ArrowArray, column_of
 from keyfold.store.api import ObjectStore
-from keyfold.table.table import OFFSET_ID, PARTITION_ID, ShownVersion, TableFile, TableVersion
+from keyfold.table.table import OFFSET_ID, PARTITION_ID, Flags, ShownVersion, TableFile, TableVersion
 
 NEW_RECORDS_MAX: Final = 2_000_000
 """With more new records than this, all keys of them are not held in memory; the difference is by offsets then."""
-
-Flags = npt.NDArray[np.bool_]
 
 
 class Way(StrEnum):
@@ -63,11 +60,6 @@ class Difference:
     hidden: Mapping[str, Ints]
     reason: str = ""
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing changes."""
-        return not self.hidden and not any(self.added.rows)
-
 
 @dataclass(frozen=True, slots=True)
 class PartitionRows:
@@ -76,16 +68,14 @@ class PartitionRows:
     version: TableVersion
     partition: int
     files: Sequence[TableFile]
-    key_id: int | None
+    key_id: int
 
     def visible(self, field_id: int) -> Iterator[tuple[TableFile, ArrowArray, Ints]]:
         """Yield values of a column of the visible rows, with their positions in the data file."""
         for file in self.files:
-            hidden = self.version.hidden(file)
             ids = [field_id] if len(file.partitions) == 1 else [field_id, PARTITION_ID]
             for first, table in self.version.rows(file, ids):
-                keep = np.ones(table.num_rows, np.bool_)
-                keep[hidden[(hidden >= first) & (hidden < first + table.num_rows)] - first] = False
+                keep = self.version.is_visible(file, first, table.num_rows)
                 columns = [table.column(number).combine_chunks() for number in range(table.num_columns)]
                 values = columns[0] if columns else pa.nulls(table.num_rows)
                 if len(ids) > 1:
@@ -110,7 +100,7 @@ def difference(
             return _by_offsets(store, place, manifest, rows)  # only a tombstone is missing, or the log start moved
         return _rebuilt(store, place, manifest, rows, error.message.removeprefix(f"{place}: "))
     new = sum(entry.record_count for entry in manifest.segments if entry.last_offset >= shown.next_offset)
-    if rows.key_id is None or new > NEW_RECORDS_MAX:
+    if new > NEW_RECORDS_MAX:
         return _by_offsets(store, place, manifest, rows)
     return _by_new_keys(store, place, manifest, rows, shown.next_offset)
 
@@ -121,7 +111,6 @@ def _rebuilt(store: ObjectStore, place: Place, manifest: Manifest, rows: Partiti
 
 
 def _by_new_keys(store: ObjectStore, place: Place, manifest: Manifest, rows: PartitionRows, start: int) -> Difference:
-    assert rows.key_id is not None, "the table has a column of keys"
     added, keys = _last_of_new_keys(store, place, manifest, start)
     hidden = _hidden(rows, rows.key_id, lambda found: _are_in(found, keys)) if len(keys) else {}
     start = manifest.log_start_offset

@@ -11,11 +11,12 @@ process was suspended.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
-from typing import Final
+from typing import Final, TypeVar
 
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.metadata import TableMetadata
@@ -23,14 +24,17 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AssertTableUUID, RemoveSnapshotsUpdate
 
 from keyfold.runtime.clock import Clock
-from keyfold.table.commit import Change, commit, named
+from keyfold.table.commit import Change, commit, pyiceberg_value
 from keyfold.table.data_files import FileWriter
-from keyfold.table.file_io import METADATA_BYTES_MAX
+from keyfold.table.file_io import METADATA_BYTES_MAX, TableMoved
 from keyfold.table.open import OpenedTable
 from keyfold.table.table import TableFile, TableVersion, manifests_of, scope_of
 
+T = TypeVar("T")
+
 FILES_MAX: Final = 20
 HIDDEN_MAX: Final = 0.3
+TRIES: Final = 5
 _GROWTH: Final = 2
 _LEAST: Final = 10
 
@@ -137,7 +141,7 @@ def expire(table: OpenedTable, now_ms: int, age_ms: int = SNAPSHOT_AGE_MS) -> in
     metadata = loaded.metadata
     old = old_snapshots(metadata, now_ms - age_ms)
     if old:
-        updates = (named(RemoveSnapshotsUpdate, snapshot_ids=old),)
+        updates = (pyiceberg_value(RemoveSnapshotsUpdate, snapshot_ids=old),)
         table.catalog.commit(loaded, (AssertTableUUID(uuid=metadata.table_uuid),), updates)
     return len(old)
 
@@ -210,6 +214,14 @@ def _named(version: TableVersion) -> Iterator[str]:
                 yield manifest.manifest_path
                 for entry in manifest.fetch_manifest_entry(version.files):
                     yield entry.data_file.file_path
+
+
+def retried(work: Callable[[], T]) -> T:
+    """Do work on a table again if another commit came first, at most `TRIES` times. Raises the last `TableMoved`."""
+    for _ in range(TRIES - 1):
+        with suppress(TableMoved):
+            return work()
+    return work()
 
 
 def maintain(table: OpenedTable, clock: Clock, random: Random) -> None:

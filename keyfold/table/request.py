@@ -50,6 +50,11 @@ class TableRequest:
             self.key_format is Format.STRING and self.on_error is OnError.FAIL
         )
 
+    @property
+    def key_column(self) -> str:
+        """The column that has the keys' bytes."""
+        return "key_bytes" if self.has_key_bytes else "key"
+
     def properties(self, topic: str) -> dict[str, str]:
         """Return the table's properties."""
         return {

@@ -54,14 +54,14 @@ def replaced(log: Log, place: Place, error: ObjectNotFound) -> VersionReplaced:
 
 
 class HeldMemory:
-    """What is left of the memory for records of all partitions that are held. Thread-safe."""
+    """Memory for held records, shared by all partitions. Thread-safe."""
 
     def __init__(self, limit_bytes: int = HELD_BYTES) -> None:
         self._left_bytes = limit_bytes
         self._lock = Lock()
 
-    def take(self, size_bytes: int) -> bool:
-        """Return whether there is room for so many bytes, and reserve them if there is."""
+    def reserve(self, size_bytes: int) -> bool:
+        """Reserve bytes. Return False, and reserve nothing, if there are not enough left."""
         with self._lock:
             if size_bytes > self._left_bytes:
                 return False
@@ -69,7 +69,7 @@ class HeldMemory:
             return True
 
     def give_back(self, size_bytes: int) -> None:
-        """Free bytes that were taken."""
+        """Return reserved bytes."""
         with self._lock:
             self._left_bytes += size_bytes
 
@@ -94,7 +94,7 @@ class ChosenRecords:
         try:
             for batch in chosen_batches(self._log.store, self.place, self._chosen, _WHOLE):
                 yield batch
-                if is_held and self._memory.take(batch.nbytes):
+                if is_held and self._memory.reserve(batch.nbytes):
                     held.append(batch)
                 elif is_held:
                     is_held = False

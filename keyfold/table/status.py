@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from keyfold.errors import KeyfoldError
 from keyfold.runtime.json_types import JsonObject
 from keyfold.runtime.text import count_text, size_text
 from keyfold.table.maintain import hidden_count
-from keyfold.table.open import OpenedTable
 from keyfold.table.request import PREFIX
 from keyfold.table.table import ShownVersion, TableVersion
 
@@ -63,16 +61,13 @@ class TableStatus:
             yield f"  partition {number}: version {each.anchor.version}, up to offset {each.next_offset:,}"
 
 
-def status_of(table: OpenedTable) -> TableStatus:
-    """Read the status of a table. Raises `NotKeyfoldsTable` if keyfold did not make it."""
-    loaded = table.catalog.load()
-    if loaded is None:
-        raise KeyfoldError(f"there is no table `{table.catalog.name}`")
-    version = TableVersion(table.files, loaded)
+def status_of(name: str, version: TableVersion) -> TableStatus:
+    """Return the status of a table. Raises `NotKeyfoldsTable` if keyfold did not make it."""
+    loaded = version.loaded
     files = version.data_files
     hidden = sum(hidden_count(file) for file in files)
     return TableStatus(
-        name=table.catalog.name,
+        name=name,
         topic=loaded.metadata.properties.get(f"{PREFIX}topic", ""),
         snapshot_id=loaded.metadata.current_snapshot_id,
         snapshots=len(loaded.metadata.snapshots),

@@ -281,9 +281,7 @@ class _Work:
         return self._log.place(number)
 
     def _difference(self, number: int, manifest: Manifest, shown: ShownVersion | None) -> Difference:
-        key_id = _KEY_ID if self._request.key_format in _FIXED_TYPES else None
-        if self._request.has_key_bytes:
-            key_id = self._version.schema.find_field("key_bytes").field_id
+        key_id = self._version.schema.find_field(self._request.key_column).field_id
         # A rebuild replaces all files, whatever another tool has made of them.
         known = () if self._request.rebuild else self._version.data_files
         files = [file for file in known if number in file.partitions]

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.conversions import from_bytes
@@ -46,7 +47,10 @@ OFFSET_ID: Final = 2
 STATE: Final = "keyfold.partition."
 """What the names of the properties begin with that say which version of a partition a snapshot shows."""
 
+_ANY_PARTITION: Final = range(2**31)
 _NO_ROWS: Final[Ints] = np.zeros(0, np.int64)
+
+Flags = npt.NDArray[np.bool_]
 
 
 class NotKeyfoldsTable(KeyfoldError):
@@ -91,17 +95,16 @@ class TableFile:
     @property
     def partitions(self) -> range:
         """The partitions that its rows may be of."""
-        low, high = (_int(IntegerType(), bounds[PARTITION_ID]) for bounds in self._bounds)
-        return range(low, high + 1)
+        low, high = ((bounds or {}).get(PARTITION_ID) for bounds in (self.file.lower_bounds, self.file.upper_bounds))
+        if low is None or high is None:  # another tool wrote the file without bounds
+            return _ANY_PARTITION
+        return range(_int(IntegerType(), low), _int(IntegerType(), high) + 1)
 
     @property
     def first_offset(self) -> int:
         """A lower bound of its offsets."""
-        return _int(LongType(), self.file.lower_bounds[OFFSET_ID])
-
-    @property
-    def _bounds(self) -> tuple[Mapping[int, bytes], Mapping[int, bytes]]:
-        return self.file.lower_bounds, self.file.upper_bounds
+        low = (self.file.lower_bounds or {}).get(OFFSET_ID)
+        return 0 if low is None else _int(LongType(), low)
 
 
 def _int(kind: PrimitiveType, bound: bytes) -> int:
@@ -215,6 +218,13 @@ class TableVersion:
             self._hidden[path] = np.unique(np.concatenate([_NO_ROWS, *found]))
         return self._hidden[path]
 
+    def is_visible(self, file: TableFile, first: int, count: int) -> Flags:
+        """Return for each of `count` rows from position `first` whether it is visible."""
+        hidden = self.hidden(file)
+        flags = np.ones(count, np.bool_)
+        flags[hidden[(hidden >= first) & (hidden < first + count)] - first] = False
+        return flags
+
     def rows(self, file: TableFile, field_ids: Sequence[int]) -> Iterator[tuple[int, pa.Table]]:
         """Yield the columns with these ids, one row group after another, each with the position of its first row.
 
@@ -233,11 +243,8 @@ class TableVersion:
     def visible(self, file: TableFile) -> Iterator[pa.Table]:
         """Yield the visible rows of a data file with the columns of the current schema, by row groups."""
         fields = arrow_schema(self.schema)
-        hidden = self.hidden(file)
         for first, table in self.rows(file, [field.field_id for field in self.schema.fields]):
-            keep = np.ones(table.num_rows, np.bool_)
-            keep[hidden[(hidden >= first) & (hidden < first + table.num_rows)] - first] = False
-            found = table.filter(column_of(keep))
+            found = table.filter(column_of(self.is_visible(file, first, table.num_rows)))
             arrays = [
                 nulls(found.num_rows, field.type)
                 if at is None

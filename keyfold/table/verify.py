@@ -30,9 +30,9 @@ from keyfold.read.latest import Chosen
 from keyfold.read.latest_keys import RowBits
 from keyfold.read.log import Log
 from keyfold.read.position import check_resumed
-from keyfold.runtime.arrow_types import ArrowArray, column_of, values_of
+from keyfold.runtime.arrow_types import column_of, values_of
 from keyfold.runtime.json_types import JsonObject
-from keyfold.table.difference import PartitionRows, live_rows, newer_keys
+from keyfold.table.difference import live_rows, newer_keys
 from keyfold.table.request import TableRequest
 from keyfold.table.rows import ChosenRecords, HeldMemory, TableRows, VersionReplaced, replaced
 from keyfold.table.table import ShownVersion, TableVersion
@@ -135,8 +135,7 @@ class _Comparison:
         self._manifest = manifest
         self._progress = progress
         self._found = VerifiedPartition(number)
-        files = [file for file in version.data_files if number in file.partitions]
-        self._rows = PartitionRows(version, number, files, None)
+        self._archive = SchemaArchive(log.store, log.topics_dir)
 
     def done(self) -> VerifiedPartition:
         """Compare."""
@@ -151,26 +150,22 @@ class _Comparison:
             raise replaced(self._log, self._place, error) from error
         wanted = np.concatenate([_NO_INTS, *(offsets for _, _, offsets in live)])
         wanted = wanted[wanted < self._shown.next_offset]
-        present = self._present(wanted)
-        self._found.missing += self._decodable(live, np.setdiff1d(wanted, present)).tolist()
-        for table in self._tables():
-            self._compare(live, table.sort_by("offset"), wanted)
-            self._progress(table.num_rows)
+        self._found.missing += self._decodable(live, np.setdiff1d(wanted, self._judged(live, wanted))).tolist()
         return self._found
 
-    def _present(self, wanted: Ints) -> Ints:
-        """Return the offsets of all rows, and judge those that are not of the latest state."""
+    def _judged(self, live: Sequence[tuple[int, Ints, Ints]], wanted: Ints) -> Ints:
+        """Judge every row, and return the offsets of all."""
         offsets = [_NO_INTS]
-        keys: list[tuple[int, bytes]] = []
         newer = self._newer()
         for table in self._tables():
             found = table.column("offset").to_numpy()
             offsets.append(found)
             is_old = ~np.isin(found, wanted)
-            if is_old.any():
-                raw = _key_bytes(table, self._request).filter(column_of(is_old))
-                keys += zip(found[is_old].tolist(), values_of(raw), strict=True)
-        self._found.unknown += [offset for offset, key in keys if key not in newer]
+            keys = values_of(table.column(self._request.key_column).cast(pa.binary()).filter(column_of(is_old)))
+            old = zip(found[is_old].tolist(), keys, strict=True)
+            self._found.unknown += [offset for offset, key in old if key not in newer]
+            self._compare(live, table.filter(column_of(~is_old)).sort_by("offset"))
+            self._progress(table.num_rows)
         present = np.concatenate(offsets)
         self._found.rows = len(present)
         repeated, counts = np.unique(present, return_counts=True)
@@ -187,10 +182,12 @@ class _Comparison:
 
     def _tables(self) -> Iterator[pa.Table]:
         """Yield the visible rows of the partition."""
-        for file in self._rows.files:
-            for table in self._version.visible(file):
-                mine = table.column("partition").to_numpy() == self._rows.partition
-                yield table if mine.all() else table.filter(column_of(mine))
+        number = self._place.partition
+        for file in self._version.data_files:
+            if number in file.partitions:
+                for table in self._version.visible(file):
+                    mine = table.column("partition").to_numpy() == number
+                    yield table if mine.all() else table.filter(column_of(mine))
 
     def _expected(self, live: Sequence[tuple[int, Ints, Ints]], offsets: Ints) -> pa.Table:
         """Return the rows that the records with these offsets make."""
@@ -198,8 +195,7 @@ class _Comparison:
         for number, at, found in live:
             bits[number].add(at[np.isin(found, offsets)])
         records = ChosenRecords(self._log, self._place, Chosen(self._manifest, bits), HeldMemory())
-        archive = SchemaArchive(self._log.store, self._log.topics_dir)
-        rows = TableRows(self._version, self._request, archive, [records])
+        rows = TableRows(self._version, self._request, self._archive, [records])
         return pa.concat_tables([*rows.tables(records, FormatMismatches()), arrow_schema(rows.schema).empty_table()])
 
     def _decodable(self, live: Sequence[tuple[int, Ints, Ints]], missing: Ints) -> Ints:
@@ -208,9 +204,8 @@ class _Comparison:
             return missing
         return self._expected(live, missing).column("offset").to_numpy()
 
-    def _compare(self, live: Sequence[tuple[int, Ints, Ints]], table: pa.Table, wanted: Ints) -> None:
+    def _compare(self, live: Sequence[tuple[int, Ints, Ints]], table: pa.Table) -> None:
         """Compare rows, in the order of their offsets, with the records that the log has there."""
-        table = table.filter(column_of(np.isin(table.column("offset").to_numpy(), wanted)))
         expected = self._expected(live, table.column("offset").to_numpy())
         names = [name for name in expected.column_names if name in table.column_names]
         if all(table.column(name).equals(expected.column(name)) for name in names):
@@ -223,11 +218,6 @@ class _Comparison:
 
 
 _NO_INTS: Final[Ints] = np.zeros(0, np.int64)
-
-
-def _key_bytes(table: pa.Table, request: TableRequest) -> ArrowArray:
-    name = "key_bytes" if request.has_key_bytes else "key"
-    return table.column(name).combine_chunks().cast(pa.binary())
 
 
 def _difference(row: Mapping[str, object], expected: Mapping[str, object] | None) -> str:

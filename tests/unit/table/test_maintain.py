@@ -68,7 +68,7 @@ def test_a_merge_keeps_every_row(table: MadeTable) -> None:
     assert done is not None
     assert (done.removed, done.added, done.rows) == (3, 1, 3)
     assert table.state() == before
-    assert status_of(table.opened).hidden == 0
+    assert status_of("users", table.version).hidden == 0
     assert merge(table.opened, clock=table.made.clock, random=Random(8)) is None
 
 
@@ -85,7 +85,7 @@ def test_maintenance_leaves_one_file_and_a_short_history(table: MadeTable) -> No
     grow(table, *["a=1 b=2"] * 5)
     table.made.clock.sleep(7200.0)
     maintain(table.opened, table.made.clock, Random(9))
-    status = status_of(table.opened)
+    status = status_of("users", table.version)
     assert (status.rows, status.data_files) == (2, 1)
     assert status.snapshots == 2, "the current one, and the one of the collection"
     data = [info.key for info in table.made.store.list("tables/users/data/")]

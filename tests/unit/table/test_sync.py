@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from copy import copy
 from dataclasses import replace
 from random import Random
 
 import pyarrow as pa
 import pytest
+from pyiceberg.manifest import ManifestEntry
 from pyiceberg.table.snapshots import Operation
 
 from keyfold.errors import ConfigError, TopicNotFound
@@ -22,11 +24,11 @@ from keyfold.store.wrappers.faults import Call, FaultyStore
 from keyfold.table import rows as rows_module
 from keyfold.table.commit import Change, commit
 from keyfold.table.data_files import FileWriter
-from keyfold.table.difference import Way
+from keyfold.table.difference import PartitionRows, Way
 from keyfold.table.file_io import TableMoved
 from keyfold.table.maintain import collect, expire, merge
 from keyfold.table.request import TableRequest
-from keyfold.table.table import NotKeyfoldsTable
+from keyfold.table.table import NotKeyfoldsTable, TableFile
 from keyfold.table.types import NoIcebergType
 from tests.support.logs import MadeLog, record, records
 from tests.support.tables import JSON, MadeTable
@@ -330,3 +332,18 @@ def test_many_records_are_read_again_instead_of_held(made: MadeLog, monkeypatch:
     table = MadeTable(made, JSON)
     table.sync()
     shows_the_latest_state(table)
+
+
+def test_files_without_bounds_are_read_whole(made: MadeLog) -> None:
+    """Iceberg's bounds are optional, and a tool that rewrites files may leave them out."""
+    made.append(records("a=1 b=2 c=3"))
+    table = MadeTable(made)
+    table.sync()
+    (file,) = table.version.data_files
+    bare = TableFile(ManifestEntry.from_args(data_file=copy(file.file)))
+    bare.file._data[10] = bare.file._data[11] = None
+    assert (1 in bare.partitions, len(bare.partitions) > 1, bare.first_offset) == (True, True, 0)
+    rows = PartitionRows(table.version, 0, [bare], 4)
+    ((_, keys, positions),) = rows.visible(4)
+    assert (keys.to_pylist(), positions.tolist()) == ([b"a", b"b", b"c"], [0, 1, 2])
+    assert [found.to_pylist() for _, found, _ in PartitionRows(table.version, 1, [bare], 4).visible(4)] == [[]]
