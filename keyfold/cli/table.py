@@ -55,7 +55,7 @@ def table() -> None:
 @_key_schema_option
 @on_error_option
 @click.option("--headers", is_flag=True, help="Add a column with the records' headers.")
-@click.option("--rebuild", is_flag=True, help="Make all rows again.")
+@click.option("--rebuild", is_flag=True, help="Replace all rows by new ones from the log.")
 @click.option(
     "--parallel",
     type=click.IntRange(1, 64),

@@ -6,7 +6,7 @@ A `FolderCatalog` names metadata files by number, as Iceberg's Hadoop tables do:
     metadata/version-hint.text                          a number that is not too high, for readers by path
 
 A commit creates the next number, so of two commits on the same version one is refused. The hint is written afterwards
-and may lag behind; who loads the table looks for higher numbers, as Iceberg's readers by path do.
+and may lag behind. Loading the table looks for higher numbers, as Iceberg's readers by path do.
 
 A `NamedCatalog` is any catalog that pyiceberg knows (REST, SQL, Glue, Hive), and compares and swaps there.
 """

@@ -4,7 +4,7 @@ So a row does not depend on when it was synchronised: a field that its schema do
 schema says of it. With a reader's schema, all values are read by that one.
 
 JSON names no schema. Its type is what the values have in common (`keyfold.formats.json_type`). A place with values of
-several kinds holds them as JSON text, and does so for ever: the table remembers these places as `TextPaths`.
+several kinds holds them as JSON text from then on: the table remembers these places as `TextPaths`.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ Two ways give the same difference:
 The first reads as much of the log as is new, and the column of keys of the table. It is right if no tombstone was
 removed that the table still needed. `keyfold.read.position` decides that, as for any reader that continues.
 
-An offset names the same record for as long as the log continues. A log that was made again gives its offsets to other
-records, so then all rows of the partition are replaced.
+An offset names the same record for as long as the log continues. A log that was created again has other records under
+the same offsets, so then all rows of the partition are replaced.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def gone(error: ObjectNotFound) -> TableMoved:
     """Return the error for a missing file of a table that was loaded before."""
     return TableMoved(
         f"`{error.key}` is missing, and the table named it when it was loaded",
-        hint="if it happens again, make the table again with --rebuild",
+        hint="if it happens again, rebuild the table with --rebuild",
     )
 
 

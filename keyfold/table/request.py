@@ -22,7 +22,7 @@ _TEXTS: Final = f"{PREFIX}json-text"
 
 @dataclass(frozen=True, slots=True)
 class TableRequest:
-    """How records become rows. `rebuild` makes all rows again; `parallel` partitions are read at the same time."""
+    """How records become rows. `rebuild` replaces all rows; `parallel` partitions are read at the same time."""
 
     key_format: Format = Format.BYTES
     value_format: Format = Format.BYTES

@@ -104,7 +104,7 @@ class ChosenRecords:
         self._held = held if is_held else None
 
     def forget(self) -> None:
-        """Let go of what is held; the records can still be read."""
+        """Release the held records; they can still be read again from the log."""
         held, self._held = self._held or [], None
         self._free(held)
 

@@ -114,7 +114,7 @@ def sync(
     """Bring a table up to the newest version of each partition of a topic, and create it if it does not exist.
 
     `dry_run` writes nothing and returns what a sync would do now. `progress` gets numbers of rows that were written;
-    `announce` gets a sentence before rows of a partition are made again. Raises `ConfigError`, `NoIcebergType`,
+    `announce` gets a sentence before it rebuilds the rows of a partition. Raises `ConfigError`, `NoIcebergType`,
     `RecordFormatMismatch`, `NotKeyfoldsTable`, `SnapshotLost`, and what reading a log raises. Then nothing is visible.
     """
     for attempt in range(TRIES):
@@ -292,7 +292,7 @@ class _Work:
             raise replaced(self._log, self._place(number), error) from error
         if found.way is Way.ALL_ROWS and (files or self._request.rebuild):
             why = found.reason or "it was asked for"
-            self._announce(f"{self._place(number)}: all rows are made again, because {why}")
+            self._announce(f"{self._place(number)}: all rows are rebuilt, because {why}")
         return found
 
     def _counted(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:

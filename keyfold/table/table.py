@@ -45,7 +45,7 @@ OFFSET_ID: Final = 2
 """Field ids of the first two columns. Every table of keyfold has them."""
 
 STATE: Final = "keyfold.partition."
-"""What the names of the properties begin with that say which version of a partition a snapshot shows."""
+"""Prefix of the snapshot properties that name the shown version of each partition."""
 
 _ANY_PARTITION: Final = range(2**31)
 _NO_ROWS: Final[Ints] = np.zeros(0, np.int64)
@@ -151,13 +151,13 @@ class TableVersion:
             if summary is None or summary.operation is not Operation.REPLACE:
                 raise NotKeyfoldsTable(
                     f"another tool has changed rows of the table in snapshot {snapshot.snapshot_id}",
-                    hint="make the table again with --rebuild, and let only keyfold write into it",
+                    hint="rebuild the table with --rebuild, and let only keyfold write into it",
                 )
             parent = snapshot.parent_snapshot_id
             if parent is not None and parent not in snapshots:
                 raise NotKeyfoldsTable(
                     "the snapshot that says which versions of the log the table shows has expired",
-                    hint="make the table again with --rebuild",
+                    hint="rebuild the table with --rebuild",
                 )
             snapshot = None if parent is None else snapshots[parent]
         return {}
@@ -180,7 +180,7 @@ class TableVersion:
             if entry.data_file.content is not DataFileContent.POSITION_DELETES:
                 raise NotKeyfoldsTable(
                     f"`{entry.data_file.file_path}` deletes rows by value: another tool writes into the table",
-                    hint="make the table again with --rebuild, and let only keyfold write into it",
+                    hint="rebuild the table with --rebuild, and let only keyfold write into it",
                 )
             for path in self._hides(entry):
                 by_path.setdefault(path, []).append(entry)

@@ -138,7 +138,7 @@ def test_a_log_that_was_made_again_replaces_all_rows_and_says_so(made: MadeLog) 
     assert (done.way, done.added, done.hidden) == (Way.ALL_ROWS, 2, 3)
     assert table.state() == {0: (b"x", b"9"), 1: (b"y", b"8")}
     (said,) = table.announced
-    assert said.startswith(f"{made.place}: all rows are made again, because the log was created again")
+    assert said.startswith(f"{made.place}: all rows are rebuilt, because the log was created again")
 
 
 def test_rebuild_makes_all_rows_again(made: MadeLog) -> None:
@@ -192,7 +192,7 @@ def test_a_change_that_iceberg_cannot_represent_names_both_types(made: MadeLog) 
     assert sorted(table.state()) == [0]
 
 
-def test_values_of_several_types_are_text_for_ever(made: MadeLog) -> None:
+def test_values_of_several_types_stay_text(made: MadeLog) -> None:
     made.append([record(0, "a", '{"id": 1}'), record(1, "b", '{"id": "one"}')])
     table = MadeTable(made, JSON)
     table.sync()
