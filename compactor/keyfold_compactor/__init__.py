@@ -7,5 +7,6 @@ execute                 a run: read, claim, map, rewrite, commit
 spark                   the executor on Spark
 job                     one run, or runs in a loop
 replicating             a round of replication after each run
+table_syncs             syncs of Iceberg tables after each run
 cli                     `keyfold compact`
 """

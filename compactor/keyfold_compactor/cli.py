@@ -15,7 +15,7 @@ from keyfold.cli.log_options import document_json_option, partitions_option, top
 from keyfold.runtime.terminal import echo_json
 
 if TYPE_CHECKING:
-    from keyfold.replicas.after_run import Replicate
+    from keyfold.replicas.after_run import AfterRunStep
     from keyfold_compactor.options import CompactOptions
     from keyfold_compactor.report.display import RunDisplay
     from keyfold_compactor.report.report import RunObserver, RunReport
@@ -97,6 +97,7 @@ def run(
             measuring(options, world.clock, is_once=once, checked=liveness) as observer,
             open_engine(options, world.clock, progress=progress, say=display.say) as executors,
             _replicas(world, options, topics, partitions, observer) as replicate,
+            _tables(world, options, topics) as sync_tables,
         ):
             job = Job(
                 options,
@@ -109,6 +110,7 @@ def run(
                 check_executor=executors.check_alive,
                 observer=LivenessObserver(display.observed(observer), liveness),
                 replicate=with_liveness(replicate, liveness),
+                sync_tables=with_liveness(sync_tables, liveness),
             )
             if once:
                 job.prove_store()
@@ -183,7 +185,7 @@ def _replicas(
     topics: Sequence[str],
     partitions: Sequence[int],
     observer: RunObserver,
-) -> Iterator[Replicate]:
+) -> Iterator[AfterRunStep]:
     """Return the function that replicates after a run; it does nothing if `replicas.run` is not set."""
     if not options.replicas_run:
         yield lambda _: ()
@@ -201,6 +203,19 @@ def _replicas(
         opener=world.open_location,
     ) as replicate:
         yield replicate
+
+
+@contextlib.contextmanager
+def _tables(world: CliContext, options: CompactOptions, topics: Sequence[str]) -> Iterator[AfterRunStep]:
+    """Return the function that syncs tables after a run; it does nothing if `tables.sync` is not set."""
+    if not options.tables_sync:
+        yield lambda _: ()
+        return
+    from keyfold_compactor.table_syncs import syncing
+
+    random = Random(world.random.getrandbits(64))
+    with syncing(options, frozenset(topics), clock=world.clock, random=random, opener=world.open_location) as syncs:
+        yield syncs
 
 
 def _read(config: str) -> dict[str, str]:

@@ -24,7 +24,7 @@ from keyfold.log import catalog
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold.log.partition_log import Pinned
-from keyfold.replicas.after_run import Replicate
+from keyfold.replicas.after_run import AfterRunStep
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.retry import Backoff, RetryPolicy
 from keyfold.store.api import ObjectStore
@@ -105,11 +105,12 @@ class Job:
         progress: RunProgress | None = None,
         check_executor: Callable[[], None] = lambda: None,
         observer: RunObserver | None = None,
-        replicate: Replicate = lambda _: (),
+        replicate: AfterRunStep = lambda _: (),
+        sync_tables: AfterRunStep = lambda _: (),
     ) -> None:
         """Call `check_executor` between runs to check the executor; an error that it raises ends the loop.
 
-        `replicate` is called after a run, and returns what it copied to replicas.
+        `replicate` and then `sync_tables` are called after a run, and return what they did.
         """
         self._options = options
         self._selection = selection
@@ -121,6 +122,7 @@ class Job:
         self._check_executor = check_executor
         self._observer: RunObserver = observer or NoRunObserver()
         self._replicate = replicate
+        self._sync_tables = sync_tables
         self._backoff = PartitionBackoff(clock, random)
         self._holder = f"{options.name}-{random.getrandbits(32):08x}"
         self._below_min_garbage = LogsBelowMinGarbage()
@@ -215,6 +217,7 @@ class Job:
             report = self._clean(run, should_stop)
         self._observer.run_ended(report)
         report.replicas = tuple(self._replicate(should_stop))
+        report.tables = tuple(self._sync_tables(should_stop))
         return report
 
     @contextlib.contextmanager

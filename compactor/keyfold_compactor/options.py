@@ -202,6 +202,13 @@ class CompactOptions(ProcessOptions):
         doc="Replicate to all registered replicas after each run, within the same byte rate. Do not set it if "
         "`keyfold replica run` runs, which replicates continuously.",
     )
+    tables_sync: Names = option(
+        "tables.sync",
+        (),
+        doc="Iceberg tables to bring up to date after each run, within the same byte rate, separated by commas: "
+        "`s3://BUCKET/FOLDER` or `CATALOG.NAMESPACE.TABLE`. `keyfold table sync` makes each of them first, and fixes "
+        "its options. Needs the extra `table`.",
+    )
     metrics_push_url: str = option(
         "metrics.push.url",
         "",

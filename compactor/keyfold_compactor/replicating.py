@@ -12,7 +12,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from random import Random
 
-from keyfold.replicas.after_run import AfterRun, MetricsRegistry, Replicate, load_open_rounds
+from keyfold.replicas.after_run import AfterRun, AfterRunStep, MetricsRegistry, load_open_rounds
 from keyfold.runtime.clock import Clock
 from keyfold.store.location import OpenLocation, open_location
 from keyfold_compactor.options import CompactOptions
@@ -27,7 +27,7 @@ def replicating(
     random: Random,
     metrics: MetricsRegistry | None = None,
     opener: OpenLocation = open_location,
-) -> AbstractContextManager[Replicate]:
+) -> AbstractContextManager[AfterRunStep]:
     """Return a context of the function to call after each run. Raise `ConfigError` if no package can replicate."""
     after_run = AfterRun(
         options.location(),

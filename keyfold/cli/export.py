@@ -124,10 +124,19 @@ def schema_of(option: str, path: Path | None) -> Type | None:
     """Return the reader's schema in a file. Raises `ConfigError` that names the option."""
     from keyfold.formats.decoder import reader_type
 
-    if path is None:
-        return None
+    return None if path is None else reader_type(schema_text(option, path))
+
+
+def schema_text(option: str, path: Path) -> str:
+    """Return the reader's schema in a file, as JSON without line breaks. Raises `ConfigError` that names the option."""
+    import json
+
+    from keyfold.formats.decoder import reader_type
+
     try:
-        return reader_type(path.read_bytes())
+        text = path.read_text(encoding="utf-8")
+        reader_type(text)
+        return json.dumps(json.loads(text), separators=(",", ":"))
     except ValueError as error:
         raise ConfigError(option, f"`{path}` {error}") from error
 

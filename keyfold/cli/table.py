@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from keyfold.cli.context import CliContext
-from keyfold.cli.export import row_progress, schema_of
+from keyfold.cli.export import row_progress, schema_text
 from keyfold.cli.log import open_store_of
 from keyfold.cli.log_options import document_json_option, dry_run_option, json_option, topic_arguments
-from keyfold.cli.typed import key_format_option, on_error_option, value_format_option
 from keyfold.errors import KeyfoldError
+from keyfold.formats.format import FORMAT_NAMES
 from keyfold.runtime.terminal import echo, echo_json
 from keyfold.runtime.text import count_text
 
 if TYPE_CHECKING:
     from threading import Event
 
+    from keyfold.runtime.retry import RetryPolicy
     from keyfold.table.catalog import LoadedTable
     from keyfold.table.open import OpenedTable
-    from keyfold.table.sync import SyncResult
+    from keyfold.table.request import TableRequest
     from keyfold.table.verify import VerifiedPartition
 
 _file = click.Path(exists=True, dir_okay=False, path_type=Path)
-_value_schema_option = click.option("--value-schema", type=_file, help="Avro schema to read Avro and JSON values with.")
-_key_schema_option = click.option("--key-schema", type=_file, help="Avro schema to read Avro and JSON keys with.")
 _table_argument = click.argument("table", metavar="TABLE")
 
 
@@ -49,12 +48,21 @@ def table() -> None:
 @topic_arguments
 @click.option("--to", required=True, metavar="TABLE", help="The table: s3://BUCKET/FOLDER or CATALOG.NAMESPACE.TABLE.")
 @click.option("--location", metavar="URL", help="Where the files of a new table in a catalog belong.")
-@key_format_option
-@value_format_option
-@_value_schema_option
-@_key_schema_option
-@on_error_option
-@click.option("--headers", is_flag=True, help="Add a column with the records' headers.")
+@click.option("--key-format", type=click.Choice(FORMAT_NAMES), help="How to decode keys.")
+@click.option("--value-format", type=click.Choice(FORMAT_NAMES), help="How to decode values.")
+@click.option("--value-schema", type=_file, help="Avro schema to read Avro and JSON values with.")
+@click.option("--key-schema", type=_file, help="Avro schema to read Avro and JSON keys with.")
+@click.option(
+    "--on-error",
+    type=click.Choice(["fail", "null", "skip"]),
+    help="What to do with a key or value that cannot be decoded.",
+)
+@click.option("--headers", is_flag=True, default=None, help="Add a column with the records' headers.")
+@click.option(
+    "--partition-by",
+    metavar="COLUMNS",
+    help="How to partition the table, such as `day(timestamp)` or `bucket(16, key)`.",
+)
 @click.option("--rebuild", is_flag=True, help="Replace all rows by new ones from the log.")
 @click.option(
     "--parallel",
@@ -82,36 +90,28 @@ def sync(ctx: click.Context, /, url: str, topic: str, to: str, *, dry_run: bool,
     Readers see all of it or nothing. Columns: partition, offset, timestamp, key, value; with Avro and JSON the value is
     a struct, and its schema grows with the records.
 
+    The table keeps its options. Later syncs need not repeat them, and cannot change them. For a new table the defaults
+    are the formats bytes, --on-error fail and --partition-by partition.
+
     \b
     Examples:
         keyfold table sync s3://bucket/topics users --to s3://lake/tables/users --value-format json
         keyfold table sync s3://bucket/topics users --to prod.shop.users --location s3://lake/users --value-format avro
-        keyfold table sync s3://bucket/topics users --to s3://lake/tables/users --value-format json --follow
+        keyfold table sync s3://bucket/topics users --to s3://lake/tables/users --follow
     """  # noqa: D301 - click wants the character
     from keyfold.cli import output
-    from keyfold.export.request import OnError
     from keyfold.export.target_bucket import check_outside_logs
-    from keyfold.formats.format import Format
     from keyfold.read.log import Log
     from keyfold.runtime.signals import stop_or_end_on_signals
     from keyfold.table.maintain import maintain
-    from keyfold.table.request import TableRequest
+    from keyfold.table.open import open_table
     from keyfold.table.sync import sync as run_sync
 
     world = _world(ctx)
     store, topics_dir = open_store_of(ctx, url)
     log = Log(store, topics_dir, topic, clock=world.clock, random=world.random)
-    request = TableRequest(
-        key_format=Format(asked["key_format"]),
-        value_format=Format(asked["value_format"]),
-        key_reader=schema_of("--key-schema", asked["key_schema"]),
-        value_reader=schema_of("--value-schema", asked["value_schema"]),
-        on_error=OnError(asked["on_error"]),
-        headers=asked["headers"],
-        rebuild=asked["rebuild"],
-        parallel=asked["parallel"],
-    )
-    opened = _opened(ctx, to, asked["location"])
+    opened = open_table(to, asked["location"], lambda url: open_store_of(ctx, url), _retry(ctx))
+    request = _request(opened, asked)
     check_outside_logs(store, topics_dir, opened.files.store, opened.prefix)
 
     def once(request: TableRequest) -> None:
@@ -127,7 +127,7 @@ def sync(ctx: click.Context, /, url: str, topic: str, to: str, *, dry_run: bool,
         if as_json:
             echo(output.dumps({"dry_run": dry_run, **done.as_json()}))
         else:
-            for line in _lines(done, opened.catalog.name, dry_run=dry_run):
+            for line in done.lines(opened.catalog.name):
                 echo(line)
 
     once(request)
@@ -139,6 +139,29 @@ def sync(ctx: click.Context, /, url: str, topic: str, to: str, *, dry_run: bool,
             stop,
             asked["interval_s"],
         )
+
+
+def _request(opened: OpenedTable, asked: Mapping[str, Any]) -> TableRequest:
+    """Return the options that were given, and for the others those of the table."""
+    from dataclasses import replace
+
+    from keyfold.export.request import OnError
+    from keyfold.formats.format import Format
+    from keyfold.table.partitioning import parse_columns
+    from keyfold.table.request import TableRequest, request_of
+
+    loaded = opened.catalog.load()
+    kept = TableRequest() if loaded is None else request_of(loaded.metadata.properties, opened.catalog.name)
+    kinds = {"key_format": Format, "value_format": Format, "on_error": OnError}
+    given: dict[str, Any] = {name: kind(asked[name]) for name, kind in kinds.items() if asked[name] is not None}
+    for part in ("key", "value"):
+        if asked[f"{part}_schema"] is not None:
+            given[f"{part}_schema"] = schema_text(f"--{part}-schema", asked[f"{part}_schema"])
+    for name in ("headers", "partition_by"):
+        if asked[name] is not None:
+            given[name] = asked[name]
+    parse_columns(given.get("partition_by", "partition"))
+    return replace(kept, rebuild=asked["rebuild"], parallel=asked["parallel"], **given)
 
 
 def _follow(once: Callable[[], None], maintain: Callable[[], object], stop: Event, interval_s: float) -> None:
@@ -179,21 +202,9 @@ def status(ctx: click.Context, table: str, *, as_json: bool) -> None:
 @table.command()
 @topic_arguments
 @_table_argument
-@_value_schema_option
-@_key_schema_option
 @json_option
 @click.pass_context
-def verify(
-    ctx: click.Context,
-    /,
-    url: str,
-    topic: str,
-    table: str,
-    *,
-    value_schema: Path | None,
-    key_schema: Path | None,
-    as_json: bool,
-) -> None:
+def verify(ctx: click.Context, /, url: str, topic: str, table: str, *, as_json: bool) -> None:
     """Compare every row of a table with the log, and prove that no row is missing. Exit with 1 if one differs.
 
     The table may be behind the log. If it is so far behind that it cannot be judged, sync first.
@@ -212,12 +223,7 @@ def verify(
     store, topics_dir = open_store_of(ctx, url)
     log = Log(store, topics_dir, topic, clock=world.clock, random=world.random)
     opened, loaded = _existing(ctx, table)
-    request = request_of(
-        loaded.metadata.properties,
-        table,
-        key_reader=schema_of("--key-schema", key_schema),
-        value_reader=schema_of("--value-schema", value_schema),
-    )
+    request = request_of(loaded.metadata.properties, table)
     require_same(loaded.metadata.properties, request, topic, table)
     with row_progress(f"verifying {table}") as progress:
         found = run_verify(log, TableVersion(opened.files, loaded), request, progress=progress)
@@ -334,32 +340,15 @@ def _world(ctx: click.Context) -> CliContext:
     return world
 
 
-def _opened(ctx: click.Context, name: str, location: str | None) -> OpenedTable:
+def _retry(ctx: click.Context) -> RetryPolicy:
     from keyfold.runtime.retry import RetryPolicy
-    from keyfold.table.open import open_table
 
     world = _world(ctx)
-    retry = RetryPolicy(world.clock, world.random)
-    return open_table(name, location, lambda url: open_store_of(ctx, url), retry)
+    return RetryPolicy(world.clock, world.random)
 
 
 def _existing(ctx: click.Context, name: str) -> tuple[OpenedTable, LoadedTable]:
     """Open a table that must exist."""
-    opened = _opened(ctx, name, None)
-    loaded = opened.catalog.load()
-    if loaded is None:
-        raise KeyfoldError(f"there is no table `{name}`", hint="`keyfold table sync` creates one")
-    return opened, loaded
+    from keyfold.table.open import existing_table
 
-
-def _lines(done: SyncResult, name: str, *, dry_run: bool) -> Iterator[str]:
-    for each in done.partitions:
-        rows = f"{count_text(each.added, 'row')} added, {each.hidden:,} hidden, by {each.way}"
-        yield f"{each.place}: version {each.shown.anchor.version}, up to offset {each.shown.next_offset:,}; {rows}"
-        yield from (f"  {example}" for example in each.mismatches.examples)
-    if not done.partitions:
-        yield f"{name} is up to date"
-    elif dry_run:
-        yield f"{name}: nothing was written"
-    else:
-        yield f"{name}: snapshot {done.snapshot_id}"
+    return existing_table(name, lambda url: open_store_of(ctx, url), _retry(ctx))

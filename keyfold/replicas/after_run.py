@@ -41,10 +41,10 @@ class AfterRun:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaRound:
-    """Result of a round for one replica: as JSON, and as lines of text.
+class AfterRunResult:
+    """What followed a run, for one replica or one table: as JSON, and as lines of text.
 
-    `is_news`: the round copied something, or failed to.
+    `is_news`: something was written, or failed.
     """
 
     name: str
@@ -54,8 +54,8 @@ class ReplicaRound:
     lines: tuple[str, ...]
 
 
-Replicate = Callable[[Callable[[], bool]], Sequence[ReplicaRound]]
-"""Replicate what is new until asked to stop; return the result for each replica."""
+AfterRunStep = Callable[[Callable[[], bool]], Sequence[AfterRunResult]]
+"""Bring all replicas, or all tables, up to date until asked to stop; return the result for each of them."""
 
 
 class MetricsRegistry(Protocol):
@@ -76,7 +76,7 @@ class OpenRounds(Protocol):
         random: Random,
         metrics: MetricsRegistry | None,
         open_location: OpenLocation,
-    ) -> AbstractContextManager[Replicate]:
+    ) -> AbstractContextManager[AfterRunStep]:
         """Yield the function to call after each run; close the stores with the context."""
 
 

@@ -13,6 +13,8 @@ A `NamedCatalog` is any catalog that pyiceberg knows (REST, SQL, Glue, Hive), an
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Final, Protocol
@@ -20,9 +22,13 @@ from typing import Final, Protocol
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
+    ForbiddenError,
     NoSuchNamespaceError,
     NoSuchTableError,
+    NotInstalledError,
+    OAuthError,
     TableAlreadyExistsError,
+    UnauthorizedError,
     ValidationError,
 )
 from pyiceberg.partitioning import PartitionSpec
@@ -34,11 +40,19 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import TableRequirement, TableUpdate, update_table_metadata
 from pyiceberg.typedef import Properties
 
-from keyfold.errors import AlreadyExists, ConfigError, ObjectNotFound, StoreError
+from keyfold.errors import AlreadyExists, ConfigError, KeyfoldError, ObjectNotFound, StoreError
 from keyfold.store.api import Create
 from keyfold.store.cas_document import swap
 from keyfold.table.file_io import METADATA_BYTES_MAX, ObjectFiles, TableMoved
 
+_PASSED_ON: Final = (
+    CommitFailedException,
+    KeyfoldError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
+_REFUSED: Final = (UnauthorizedError, ForbiddenError, OAuthError)
 _HINT: Final = "version-hint.text"
 _HINT_BYTES_MAX: Final = 64
 _HINT_TRIES: Final = 3
@@ -50,6 +64,16 @@ class LoadedTable:
 
     metadata: TableMetadata
     location: str
+
+
+class CatalogFailed(KeyfoldError):
+    """A catalog did not answer, or its answer was an error. What it was asked for may have been done all the same."""
+
+    retriable = True
+
+
+class CatalogRefused(KeyfoldError):
+    """A catalog does not accept the credentials."""
 
 
 class TableCatalog(Protocol):
@@ -218,7 +242,12 @@ class NamedCatalog:
     def of(name: str) -> NamedCatalog:
         """Open the catalog of `CATALOG.NAMESPACE.TABLE`."""
         catalog, _, identifier = name.partition(".")
-        return NamedCatalog(load_catalog(catalog), identifier)
+        with _catalog_errors(name):
+            try:
+                return NamedCatalog(load_catalog(catalog), identifier)
+            except (ValueError, NotInstalledError) as error:
+                hint = f"use ~/.pyiceberg.yaml, or variables such as PYICEBERG_CATALOG__{catalog.upper()}__URI"
+                raise ConfigError("--to", f"catalog `{catalog}` is not configured: {error}", hint=hint) from error
 
     @property
     def name(self) -> str:
@@ -232,14 +261,16 @@ class NamedCatalog:
 
     def _loaded(self) -> Table | None:
         try:
-            return self._catalog.load_table(self._identifier)
+            with _catalog_errors(self.name):
+                return self._catalog.load_table(self._identifier)
         except NoSuchTableError:
             return None
 
     def create(self, location: str, schema: Schema, spec: PartitionSpec, properties: Properties) -> LoadedTable:
         """See `TableCatalog`."""
         try:
-            table = self._catalog.create_table(self._identifier, schema, location, spec, properties=properties)
+            with _catalog_errors(self.name):
+                table = self._catalog.create_table(self._identifier, schema, location, spec, properties=properties)
         except TableAlreadyExistsError as error:
             raise TableMoved(f"`{self.name}` was created by another process") from error
         except NoSuchNamespaceError as error:
@@ -255,11 +286,26 @@ class NamedCatalog:
             raise TableMoved(f"`{self.name}` was dropped")
         del base
         try:
-            done = self._catalog.commit_table(table, requirements, updates)
+            with _catalog_errors(self.name):
+                done = self._catalog.commit_table(table, requirements, updates)
         except CommitFailedException as error:
             raise TableMoved(f"`{self.name}` was changed by another commit: {error}") from error
         return LoadedTable(done.metadata, done.metadata_location)
 
     def drop(self) -> None:
         """See `TableCatalog`."""
-        self._catalog.drop_table(self._identifier)
+        with _catalog_errors(self.name):
+            self._catalog.drop_table(self._identifier)
+
+
+@contextmanager
+def _catalog_errors(name: str) -> Iterator[None]:
+    """Raise errors of keyfold for what a catalog's client raises, which depends on the catalog."""
+    try:
+        yield
+    except _PASSED_ON:
+        raise
+    except _REFUSED as error:
+        raise CatalogRefused(f"`{name}`: the catalog does not accept the credentials: {error}") from error
+    except Exception as error:
+        raise CatalogFailed(f"`{name}`: the catalog failed: {type(error).__name__}: {error}") from error

@@ -20,16 +20,20 @@ from pyiceberg.manifest import (
     ManifestWriterV2,
     write_manifest_list,
 )
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadataV2
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, SnapshotSummaryCollector, Summary, update_snapshot_summaries
 from pyiceberg.table.update import (
+    AddPartitionSpecUpdate,
     AddSchemaUpdate,
     AddSnapshotUpdate,
+    AssertDefaultSpecId,
     AssertRefSnapshotId,
     AssertTableUUID,
     SetCurrentSchemaUpdate,
+    SetDefaultSpecUpdate,
     SetPropertiesUpdate,
     SetSnapshotRefUpdate,
     TableUpdate,
@@ -85,11 +89,7 @@ def commit(
     assert isinstance(metadata, TableMetadataV2), "`TableVersion` has looked at it"
     parent = version.snapshot
     snapshot_id = random.getrandbits(63)
-    schema, updates = version.schema, list[TableUpdate]()
-    if change.schema is not None:
-        number = max(each.schema_id for each in metadata.schemas) + 1
-        schema = Schema(*change.schema.fields, schema_id=number)
-        updates += [AddSchemaUpdate(schema=schema), pyiceberg_value(SetCurrentSchemaUpdate, schema_id=_LAST_ADDED)]
+    schema, updates = _schema_updates(version, change.schema)
     writing = _Manifests(version, schema, f"{metadata.location}/metadata/{commit_id}", snapshot_id)
     manifests = [
         *writing.of(ManifestContent.DATA, change),
@@ -131,6 +131,28 @@ def commit(
     return catalog.commit(version.loaded, requirements, tuple(updates))
 
 
+def _schema_updates(version: TableVersion, schema: Schema | None) -> tuple[Schema, list[TableUpdate]]:
+    """Return the schema with its id, and what makes it the current one."""
+    if schema is None:
+        return version.schema, []
+    number = max(each.schema_id for each in version.loaded.metadata.schemas) + 1
+    added = Schema(*schema.fields, schema_id=number)
+    return added, [AddSchemaUpdate(schema=added), pyiceberg_value(SetCurrentSchemaUpdate, schema_id=_LAST_ADDED)]
+
+
+def commit_spec(catalog: TableCatalog, version: TableVersion, schema: Schema, spec: PartitionSpec) -> LoadedTable:
+    """Partition a table that has no rows, and return it. Raises `TableMoved`."""
+    metadata = version.loaded.metadata
+    _, updates = _schema_updates(version, None if schema == version.schema else schema)
+    updates += [AddPartitionSpecUpdate(spec=spec), pyiceberg_value(SetDefaultSpecUpdate, spec_id=_LAST_ADDED)]
+    requirements = (
+        AssertTableUUID(uuid=metadata.table_uuid),
+        pyiceberg_value(AssertDefaultSpecId, default_spec_id=metadata.default_spec_id),
+        pyiceberg_value(AssertRefSnapshotId, ref=MAIN_BRANCH, snapshot_id=metadata.current_snapshot_id),
+    )
+    return catalog.commit(version.loaded, requirements, tuple(updates))
+
+
 class _Manifests:
     """The manifests of one new snapshot."""
 
@@ -155,12 +177,11 @@ class _Manifests:
                 rewritten.setdefault(manifest.partition_spec_id, []).extend(entries)
             else:
                 kept.append(manifest)
-        default = self._version.loaded.metadata.default_spec_id
-        if added:
-            rewritten.setdefault(default, [])
+        for file in added:
+            rewritten.setdefault(file.spec_id, [])
         new = [
-            self._written(content, spec_id, entries, added if spec_id == default else (), change.removed)
-            for spec_id, entries in rewritten.items()
+            self._written(content, number, entries, [each for each in added if each.spec_id == number], change.removed)
+            for number, entries in rewritten.items()
         ]
         return [*kept, *new]
 
@@ -198,11 +219,12 @@ def _summary(version: TableVersion, change: Change) -> Summary:
     metadata = version.loaded.metadata
     collector = SnapshotSummaryCollector()
     for file in change.added:
-        collector.add_file(file, version.schema, metadata.spec())
+        collector.add_file(file, version.schema, metadata.specs()[file.spec_id])
     for entries in version.entries.values():
         for entry in entries:
             if entry.data_file.file_path in change.removed:
-                collector.remove_file(entry.data_file, version.schema, metadata.spec())
+                spec = metadata.specs()[entry.data_file.spec_id]
+                collector.remove_file(entry.data_file, version.schema, spec)
     parent = version.snapshot
     before = parent.summary.additional_properties if parent is not None and parent.summary is not None else None
     counts = update_snapshot_summaries(Summary(Operation.OVERWRITE, **collector.build()), before)

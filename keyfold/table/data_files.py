@@ -1,10 +1,13 @@
 """The Parquet files of a table: rows of one partition, and positions of rows that are hidden.
 
+A partition of the table is a part of a partition of the topic, or all of it: no file has rows of two of either kind.
+
 Every file has a name that is used once, below `data/`. It is part of the table when a snapshot names it.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from io import BytesIO
@@ -34,6 +37,7 @@ from keyfold.runtime.arrow_types import arrow_schema as schema_of
 from keyfold.runtime.arrow_types import column_of
 from keyfold.runtime.buffers import Bytes
 from keyfold.table.file_io import ObjectFiles
+from keyfold.table.partitioning import is_by_topic_partition, split
 from keyfold.table.table import FILE_PATH_ID, POSITION_ID
 from keyfold.table.types import FIELD_ID, arrow_schema
 
@@ -43,6 +47,9 @@ _POSITIONS: Final = schema_of(
         pa.field("pos", pa.int64(), nullable=False, metadata={FIELD_ID: str(POSITION_ID).encode()}),
     ]
 )
+
+_OPEN_MAX: Final = 64
+"""Files of one partition of a topic that are written at once; more of them are written one after another."""
 
 
 class _StagedObject:
@@ -87,28 +94,52 @@ class FileWriter:
     commit_id: str
 
     def data(self, partition: int, tables: Iterable[pa.Table]) -> list[DataFile]:
-        """Write the rows of a partition, in the order of their offsets, with the columns of the schema."""
-        writer = PartitionFiles(
+        """Write the rows of a topic's partition, in the order of their offsets, with the columns of the schema."""
+        spec = self.metadata.spec()
+        row_group_bytes = ROW_GROUP_BYTES if is_by_topic_partition(spec) else ROW_GROUP_BYTES // 8
+        opened: OrderedDict[Record, PartitionFiles] = OrderedDict()
+        written: list[DataFile] = []
+        try:
+            for table in tables:
+                for record, rows in split(table, spec, self.schema):
+                    if record not in opened:
+                        if len(opened) == _OPEN_MAX:
+                            written += self._published(*opened.popitem(last=False))
+                        opened[record] = self._opened(partition, row_group_bytes)
+                    opened.move_to_end(record)
+                    opened[record].write(rows)
+            while opened:
+                written += self._published(*opened.popitem(last=False))
+        except BaseException:
+            for files in opened.values():
+                files.discard()
+            raise
+        return written
+
+    def _opened(self, partition: int, row_group_bytes: int) -> PartitionFiles:
+        return PartitionFiles(
             arrow_schema(self.schema),
             lambda first_offset: self._staged(partition, f"{first_offset:020d}-{self.commit_id}"),
             rows_per_file=ROWS_PER_FILE,
-            row_group_bytes=ROW_GROUP_BYTES,
+            row_group_bytes=row_group_bytes,
             metadata={"partition": partition},
             decimals_as_integers=True,
         )
+
+    def _published(self, record: Record, files: PartitionFiles) -> list[DataFile]:
+        """Complete the files of one partition of the table."""
         try:
-            for table in tables:
-                writer.write(table)
-            written = writer.finish()
+            written = files.finish()
             for each in written:
                 each.staged.publish()
         except BaseException:
-            writer.discard()
+            files.discard()
             raise
-        return [self._described(partition, each) for each in written]
+        return [self._described(record, each) for each in written]
 
-    def hidden(self, number: int, partition: Record, path: str, positions: Ints) -> DataFile:
+    def hidden(self, number: int, data: DataFile, positions: Ints) -> DataFile:
         """Write the positions of all hidden rows of one data file. `number` is unique in the commit."""
+        path = data.file_path
         table = pa.Table.from_arrays(
             [pa.repeat(pa.scalar(path), len(positions)), column_of(positions)], schema=_POSITIONS
         )
@@ -123,11 +154,11 @@ class FileWriter:
         location = f"{self.metadata.location}/data/{self.commit_id}-{number:05d}-deletes.parquet"
         self.files.create(location, out.getvalue())
         text = to_bytes(StringType(), path)
-        return DataFile.from_args(
+        found = DataFile.from_args(
             content=DataFileContent.POSITION_DELETES,
             file_path=location,
             file_format=FileFormat.PARQUET,
-            partition=partition,
+            partition=data.partition,
             record_count=len(positions),
             file_size_in_bytes=len(out.getvalue()),
             column_sizes={},
@@ -141,25 +172,29 @@ class FileWriter:
             equality_ids=None,
             sort_order_id=None,
         )
+        found.spec_id = data.spec_id
+        return found
 
     def _staged(self, partition: int, name: str) -> StagedFile:
         location = f"{self.metadata.location}/data/partition={partition}/{name}.parquet"
         return _StagedObject(self.files, location)
 
-    def _described(self, partition: int, written: WrittenFile) -> DataFile:
+    def _described(self, partition: Record, written: WrittenFile) -> DataFile:
         statistics = data_file_statistics_from_parquet_metadata(
             parquet_metadata=written.footer,
             stats_columns=compute_statistics_plan(self.schema, self.metadata.properties),
             parquet_column_mapping=parquet_path_to_id_mapping(self.schema),
         )
-        return DataFile.from_args(
+        found = DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=written.staged.name,
             file_format=FileFormat.PARQUET,
-            partition=Record(partition),
+            partition=partition,
             file_size_in_bytes=written.staged.size_bytes,
             sort_order_id=None,
             equality_ids=None,
             key_metadata=None,
             **statistics.to_serialized_dict(),
         )
+        found.spec_id = self.metadata.default_spec_id
+        return found

@@ -60,6 +60,11 @@ class Difference:
     hidden: Mapping[str, Ints]
     reason: str = ""
 
+    @property
+    def added_count(self) -> int:
+        """How many records are added."""
+        return sum(bits.count() for bits in self.added.rows)
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionRows:

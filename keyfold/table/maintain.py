@@ -16,12 +16,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AssertTableUUID, RemoveSnapshotsUpdate
+from pyiceberg.typedef import Record
 
 from keyfold.runtime.clock import Clock
 from keyfold.table.commit import Change, commit, pyiceberg_value
@@ -73,6 +74,14 @@ def files_to_merge(files: Sequence[FileRows], files_max: int = FILES_MAX, hidden
     return chosen
 
 
+class MergeGroup(NamedTuple):
+    """Files that may be merged: of one partition of the topic, and of one partition of the table."""
+
+    partition: int
+    spec_id: int
+    values: Record
+
+
 @dataclass(frozen=True, slots=True)
 class Merged:
     """What a merge did: files before and after, and rows that it wrote."""
@@ -103,7 +112,7 @@ def merge(
     by_path = {file.file.file_path: file for file in version.data_files}
     removed: set[str] = set()
     added: list[DataFile] = []
-    for partition, chosen in plan.items():
+    for (partition, *_), chosen in plan.items():
         due = sorted((by_path[each.path] for each in chosen), key=lambda file: file.first_offset)
         added += writer.data(partition, (rows for file in due for rows in version.visible(file)))
         for file in due:
@@ -113,18 +122,19 @@ def merge(
     return Merged(sum(map(len, plan.values())), len(added), sum(file.record_count for file in added))
 
 
-def plan_of(version: TableVersion, files_max: int, hidden_max: float) -> dict[int, list[FileRows]]:
-    """Return the data files that `merge` would rewrite, by partition. Files with rows of several are left alone."""
-    by_partition: dict[int, list[FileRows]] = {}
+def plan_of(version: TableVersion, files_max: int, hidden_max: float) -> dict[MergeGroup, list[FileRows]]:
+    """Return the data files that `merge` would rewrite. Files with rows of several partitions are left alone."""
+    groups: dict[MergeGroup, list[FileRows]] = {}
     for file in version.data_files:
         if len(file.partitions) == 1:
             rows = FileRows(file.file.file_path, file.file.record_count, hidden_count(file))
-            by_partition.setdefault(file.partitions[0], []).append(rows)
+            group = MergeGroup(file.partitions[0], file.file.spec_id, file.file.partition)
+            groups.setdefault(group, []).append(rows)
     plan = {}
-    for partition, found in sorted(by_partition.items()):
+    for group, found in sorted(groups.items(), key=lambda each: each[0].partition):
         chosen = files_to_merge(found, files_max, hidden_max)
         if chosen:
-            plan[partition] = [each for each in found if each.path in chosen]
+            plan[group] = [each for each in found if each.path in chosen]
     return plan
 
 

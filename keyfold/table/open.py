@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from keyfold.errors import ConfigError
+from keyfold.errors import ConfigError, KeyfoldError
 from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.api import ObjectStore
 from keyfold.store.location import parse_url
-from keyfold.table.catalog import FolderCatalog, NamedCatalog, TableCatalog
+from keyfold.table.catalog import FolderCatalog, LoadedTable, NamedCatalog, TableCatalog
 from keyfold.table.file_io import ObjectFiles
 
 _PARTS_MIN = 3
+
+OpenStore = Callable[[str], tuple[ObjectStore, str]]
+"""URL -> store of its bucket, and the folder in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +32,21 @@ class OpenedTable:
         return self.files.key(self.location)
 
 
+def existing_table(name: str, open_store: OpenStore, retry: RetryPolicy) -> tuple[OpenedTable, LoadedTable]:
+    """Open a table, and load it. Raises `KeyfoldError` if it does not exist, and what `open_table` raises."""
+    opened = open_table(name, None, open_store, retry, must_exist=True)
+    loaded = opened.catalog.load()
+    if loaded is None:
+        raise _missing(name)
+    return opened, loaded
+
+
+def _missing(name: str) -> KeyfoldError:
+    return KeyfoldError(f"there is no table `{name}`", hint="`keyfold table sync` creates one")
+
+
 def open_table(
-    name: str, location: str | None, open_store: Callable[[str], tuple[ObjectStore, str]], retry: RetryPolicy
+    name: str, location: str | None, open_store: OpenStore, retry: RetryPolicy, *, must_exist: bool = False
 ) -> OpenedTable:
     """Open a table. `location` is where a table of a catalog is created. Raises `ConfigError`."""
     if "://" in name:
@@ -48,6 +64,8 @@ def open_table(
     catalog = NamedCatalog.of(name)
     loaded = catalog.load()
     home = location if loaded is None else loaded.metadata.location
+    if home is None and must_exist:
+        raise _missing(name)
     if home is None:
         raise ConfigError(
             "--location",

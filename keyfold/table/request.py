@@ -1,6 +1,7 @@
 """The options of a table, and the properties in which it keeps them.
 
-A table keeps its options, because rows of one table must all be read in one way. A later sync may leave them out.
+A table keeps its options, because rows of one table must all be read in one way. A later sync may leave them out, and
+may not change them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final
 from keyfold.errors import ConfigError
 from keyfold.export.request import OnError
 from keyfold.formats.avro_schema import Type
+from keyfold.formats.decoder import reader_type
 from keyfold.formats.format import Format, RecordPart
 from keyfold.table.columns import PartFormat, TextPaths
 
@@ -22,22 +24,27 @@ _TEXTS: Final = f"{PREFIX}json-text"
 
 @dataclass(frozen=True, slots=True)
 class TableRequest:
-    """How records become rows. `rebuild` replaces all rows; `parallel` partitions are read at the same time."""
+    """How records become rows. `rebuild` replaces all rows; `parallel` partitions are read at the same time.
+
+    `key_schema` and `value_schema` are Avro schemas to read all keys and values with, as JSON; empty: none.
+    `partition_by` are columns and transforms of them (`keyfold.table.partitioning`).
+    """
 
     key_format: Format = Format.BYTES
     value_format: Format = Format.BYTES
-    key_reader: Type | None = None
-    value_reader: Type | None = None
+    key_schema: str = ""
+    value_schema: str = ""
     on_error: OnError = OnError.FAIL
     headers: bool = False
+    partition_by: str = "partition"
     rebuild: bool = False
     parallel: int = 2
 
     def part(self, part: RecordPart) -> PartFormat:
         """Return how to read the keys or the values."""
         if part is RecordPart.KEY:
-            return PartFormat(part, self.key_format, self.key_reader)
-        return PartFormat(part, self.value_format, self.value_reader)
+            return PartFormat(part, self.key_format, _reader(self.key_schema))
+        return PartFormat(part, self.value_format, _reader(self.value_schema))
 
     def again(self) -> TableRequest:
         """Return the request of the syncs that follow a first one."""
@@ -63,24 +70,42 @@ class TableRequest:
             f"{PREFIX}value-format": self.value_format.value,
             f"{PREFIX}on-error": self.on_error.value,
             f"{PREFIX}headers": str(self.headers).lower(),
+            f"{PREFIX}partition-by": self.partition_by,
+            f"{PREFIX}key-schema": self.key_schema,
+            f"{PREFIX}value-schema": self.value_schema,
         }
 
 
-def request_of(
-    properties: Mapping[str, str], name: str, *, key_reader: Type | None, value_reader: Type | None
-) -> TableRequest:
+def _reader(schema: str) -> Type | None:
+    return reader_type(schema) if schema else None
+
+
+def topic_of(properties: Mapping[str, str], name: str) -> str:
+    """Return the topic that a table was made from. Raises `ConfigError` if keyfold did not make it."""
+    try:
+        return properties[f"{PREFIX}topic"]
+    except KeyError as error:
+        raise _foreign(name) from error
+
+
+def request_of(properties: Mapping[str, str], name: str) -> TableRequest:
     """Return the options that a table was made with. Raises `ConfigError` if keyfold did not make it."""
     try:
         return TableRequest(
             key_format=Format(properties[f"{PREFIX}key-format"]),
             value_format=Format(properties[f"{PREFIX}value-format"]),
-            key_reader=key_reader,
-            value_reader=value_reader,
+            key_schema=properties[f"{PREFIX}key-schema"],
+            value_schema=properties[f"{PREFIX}value-schema"],
             on_error=OnError(properties[f"{PREFIX}on-error"]),
             headers=properties[f"{PREFIX}headers"] == "true",
+            partition_by=properties[f"{PREFIX}partition-by"],
         )
     except (KeyError, ValueError) as error:
-        raise ConfigError("TABLE", f"`{name}` is a table that keyfold did not make") from error
+        raise _foreign(name) from error
+
+
+def _foreign(name: str) -> ConfigError:
+    return ConfigError("TABLE", f"`{name}` is a table that keyfold did not make", hint="name a new table")
 
 
 def require_same(properties: Mapping[str, str], request: TableRequest, topic: str, name: str) -> None:
@@ -88,12 +113,13 @@ def require_same(properties: Mapping[str, str], request: TableRequest, topic: st
     for key, wanted in request.properties(topic).items():
         found = properties.get(key)
         if found is None:
-            raise ConfigError("--to", f"`{name}` is a table that keyfold did not make", hint="name a new table")
+            raise _foreign(name)
         if found != wanted:
             option = key.removeprefix(PREFIX)
+            told = f"another {option}" if option.endswith("-schema") else f"{option} `{found}`, not `{wanted}`"
             raise ConfigError(
                 f"--{option}",
-                f"`{name}` was made with {option} `{found}`, not `{wanted}`",
+                f"`{name}` was made with {told}",
                 hint="use the same, or drop the table first with `keyfold table drop`",
             )
 

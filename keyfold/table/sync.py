@@ -21,12 +21,11 @@ from typing import Final, TypeVar
 import numpy as np
 import pyarrow as pa
 from pyiceberg.manifest import DataFile
-from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
-from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import BinaryType, IntegerType, LongType, NestedField, StringType, TimestamptzType
 
 from keyfold.errors import FirstCopyUnfinished, LogNotFound, ObjectNotFound, SnapshotLost, UploadLost
@@ -40,12 +39,14 @@ from keyfold.read.log import Log
 from keyfold.read.position import anchor_of
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.json_types import JsonObject
+from keyfold.runtime.text import count_text
 from keyfold.table.catalog import LoadedTable, TableCatalog
-from keyfold.table.commit import Change, commit
+from keyfold.table.commit import Change, commit, commit_spec
 from keyfold.table.data_files import FileWriter
 from keyfold.table.difference import Difference, PartitionRows, Way, difference
 from keyfold.table.file_io import TableMoved
 from keyfold.table.open import OpenedTable
+from keyfold.table.partitioning import has_columns, parse_columns, partition_spec
 from keyfold.table.request import TableRequest, require_same, text_properties
 from keyfold.table.rows import ChosenRecords, HeldMemory, TableRows, VersionReplaced, replaced
 from keyfold.table.table import OFFSET_ID, PARTITION_ID, ShownVersion, TableVersion, scope_of
@@ -71,7 +72,7 @@ class SyncedPartition:
 
 @dataclass(frozen=True, slots=True)
 class SyncResult:
-    """What a sync did. `snapshot_id` is None if nothing was to be done."""
+    """What a sync did, or would do. `snapshot_id` is None if it wrote nothing."""
 
     partitions: Sequence[SyncedPartition]
     snapshot_id: int | None
@@ -98,6 +99,19 @@ class SyncResult:
                 for each in self.partitions
             ],
         }
+
+    def lines(self, name: str) -> Iterator[str]:
+        """Yield what was done, as text. `name` is the table's."""
+        for each in self.partitions:
+            rows = f"{count_text(each.added, 'row')} added, {each.hidden:,} hidden, by {each.way}"
+            yield f"{each.place}: version {each.shown.anchor.version}, up to offset {each.shown.next_offset:,}; {rows}"
+            yield from (f"  {example}" for example in each.mismatches.examples)
+        if not self.partitions:
+            yield f"{name} is up to date"
+        elif self.snapshot_id is None:
+            yield f"{name}: nothing was written"
+        else:
+            yield f"{name}: snapshot {self.snapshot_id}"
 
 
 def sync(
@@ -136,13 +150,13 @@ def sync(
 
 def _new_table(log: Log, table: OpenedTable, request: TableRequest, *, dry_run: bool) -> LoadedTable:
     log.partitions()  # a topic that does not exist gets no table
-    spec = PartitionSpec(PartitionField(PARTITION_ID, 1000, IdentityTransform(), "partition"))
+    schema, columns = base_schema(request), parse_columns(request.partition_by)
+    # A table by columns that only the records have is partitioned when it gets its first rows.
+    spec = partition_spec(columns, schema) if has_columns(columns, schema) else UNPARTITIONED_PARTITION_SPEC
     properties = {**request.properties(log.topic), "format-version": "2", "write.parquet.compression-codec": "zstd"}
     if dry_run:
-        return LoadedTable(
-            new_table_metadata(base_schema(request), spec, UNSORTED_SORT_ORDER, table.location, properties), ""
-        )
-    return table.catalog.create(table.location, base_schema(request), spec, properties)
+        return LoadedTable(new_table_metadata(schema, spec, UNSORTED_SORT_ORDER, table.location, properties), "")
+    return table.catalog.create(table.location, schema, spec, properties)
 
 
 def base_schema(request: TableRequest) -> Schema:
@@ -190,13 +204,14 @@ class _Work:
         """Return what a sync would do. Records that do not fit are not known yet; a type that does not fit raises."""
         shown, due = self._due()
         found = self._differences(shown, due)
-        self._table_rows(self._records(found).values())
+        rows = self._table_rows(self._records(found).values())
+        self._wanted_spec(rows.schema, found.values())
         done = [
             SyncedPartition(
                 self._place(number),
                 _shown(due[number]),
                 each.way,
-                sum(bits.count() for bits in each.added.rows),
+                each.added_count,
                 sum(map(len, each.hidden.values())),
                 0,
                 FormatMismatches(),
@@ -213,6 +228,7 @@ class _Work:
         found = self._differences(shown, due)
         records = self._records(found)
         rows = self._table_rows(records.values())
+        self._partition(rows.schema, found.values())
         writer = FileWriter(self._version.files, self._version.loaded.metadata, rows.schema, self._commit_id)
         written = self._each(
             found, lambda number: self._write(writer, rows, records[number], found[number], due[number])
@@ -225,7 +241,7 @@ class _Work:
             shown,
             [*added, *deletes],
             removed,
-            None if rows.schema is self._version.schema else rows.schema,
+            None if rows.schema == self._version.schema else rows.schema,
             text_properties(rows.texts),
         )
         loaded = commit(
@@ -237,6 +253,21 @@ class _Work:
             random=self._random,
         )
         return SyncResult([done for _, done in written.values()], loaded.metadata.current_snapshot_id)
+
+    def _wanted_spec(self, schema: Schema, found: Iterable[Difference]) -> PartitionSpec | None:
+        """Return the partition spec of a table that gets its first rows; None if it has one. Raises `ConfigError`."""
+        metadata = self._version.loaded.metadata
+        columns = parse_columns(self._request.partition_by)
+        if not metadata.spec().is_unpartitioned() or not any(each.added_count for each in found):
+            return None
+        return partition_spec(columns, schema, metadata.default_spec_id + 1)
+
+    def _partition(self, schema: Schema, found: Iterable[Difference]) -> None:
+        """Partition a table before it gets its first rows, if that could not be done when it was created."""
+        spec = self._wanted_spec(schema, found)
+        if spec is not None:
+            loaded = commit_spec(self._catalog, self._version, schema, spec)
+            self._version = TableVersion(self._version.files, loaded)
 
     def _write(
         self, writer: FileWriter, rows: TableRows, records: ChosenRecords, found: Difference, manifest: Manifest
@@ -315,7 +346,7 @@ class _Work:
             if len(positions) == file.file.record_count:
                 removed.add(path)
             else:
-                deletes.append(writer.hidden(len(deletes), file.file.partition, path, positions))
+                deletes.append(writer.hidden(len(deletes), file.file, positions))
         return deletes, frozenset(removed)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from keyfold.replicas.after_run import ReplicaRound, Replicate
+from keyfold.replicas.after_run import AfterRunResult, AfterRunStep
 from keyfold.runtime.health import Liveness
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report.progress import RunProgress
@@ -70,10 +70,10 @@ class LivenessObserver:
         self._inner.run_failed()
 
 
-def with_liveness(replicate: Replicate, liveness: Liveness) -> Replicate:
+def with_liveness(replicate: AfterRunStep, liveness: Liveness) -> AfterRunStep:
     """Wrap replication so that it reports a sign of life whenever it asks whether to stop, several times a second."""
 
-    def replicating(should_stop: Callable[[], bool]) -> Sequence[ReplicaRound]:
+    def replicating(should_stop: Callable[[], bool]) -> Sequence[AfterRunResult]:
         def moving() -> bool:
             liveness.moved()
             return should_stop()

@@ -9,7 +9,7 @@ from typing import Protocol, cast
 from keyfold.log.gc import CollectedGarbage
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
-from keyfold.replicas.after_run import ReplicaRound
+from keyfold.replicas.after_run import AfterRunResult
 from keyfold.runtime.json_types import JsonObject
 from keyfold_compactor.decide.work import Traffic
 from keyfold_compactor.report.log_state import LogState
@@ -156,8 +156,8 @@ class RunReport:
     `by_retention` is what retention did before the rest of the run; `partitions` includes it. `executor_error` is why
     Spark failed for a whole batch; the batch's partitions repeat it. `under_way` are passes with committed parts that
     have more parts to come. `log_states` has the state of every log when it was last read. `uncleanable` are partitions
-    whose last attempt failed, in this run or an earlier one. `replicas` has the results of the round after the run, if
-    one is configured.
+    whose last attempt failed, in this run or an earlier one. `replicas` and `tables` have the results of what follows
+    the run, if that is configured.
     """
 
     by_place: dict[Place, PartitionReport] = field(default_factory=dict)
@@ -168,7 +168,8 @@ class RunReport:
     under_way: dict[Place, PartitionReport] = field(default_factory=dict)
     log_states: dict[Place, LogState] = field(default_factory=dict)
     uncleanable: frozenset[Place] = frozenset()
-    replicas: tuple[ReplicaRound, ...] = ()
+    replicas: tuple[AfterRunResult, ...] = ()
+    tables: tuple[AfterRunResult, ...] = ()
 
     @property
     def partitions(self) -> list[PartitionReport]:
@@ -219,13 +220,13 @@ class RunReport:
 
     @property
     def exit_code(self) -> int:
-        """Return 1 if a partition failed, here or at a replica, else 0."""
-        return 1 if self.failed or any(r.is_failure for r in self.replicas) else 0
+        """Return 1 if a partition, a replica or a table failed, else 0."""
+        return 1 if self.failed or any(each.is_failure for each in (*self.replicas, *self.tables)) else 0
 
     @property
     def is_quiet(self) -> bool:
         """Whether there is nothing to report."""
-        return not self.partitions and not any(r.is_news for r in self.replicas)
+        return not self.partitions and not any(each.is_news for each in (*self.replicas, *self.tables))
 
     def add_garbage(self, place: Place, garbage: CollectedGarbage, error: str) -> None:
         """Add the objects that were deleted in a partition."""
@@ -261,6 +262,7 @@ class RunReport:
             "partitions_failed": len(self.failed),
             "totals": {name: round(sum(cast("float", d[name]) for d in documents), 3) for name in summed},
             "replicas": [dict(r.document) for r in self.replicas],
+            "tables": [dict(each.document) for each in self.tables],
             "partitions": documents,
         }
 

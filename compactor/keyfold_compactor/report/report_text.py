@@ -33,7 +33,7 @@ _OUTCOMES: Final = (
 
 
 def text_lines(report: RunReport, *, is_verbose: bool = False) -> Iterable[str]:
-    """Yield a line per topic, a line for the whole run, and the results of the replicas."""
+    """Yield a line per topic, a line for the whole run, and the results of replicas and tables."""
     if is_verbose:
         for part in report.partitions:
             yield from _partition_lines(part)
@@ -45,8 +45,8 @@ def text_lines(report: RunReport, *, is_verbose: bool = False) -> Iterable[str]:
     yield _run_text(report)
     if is_verbose:
         yield from _verbose_lines(report)
-    for replica in report.replicas:
-        yield from replica.lines
+    for each in (*report.replicas, *report.tables):
+        yield from each.lines
 
 
 def error_lines(report: RunReport) -> Iterator[str]:

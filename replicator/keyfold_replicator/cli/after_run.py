@@ -14,7 +14,7 @@ from random import Random
 from typing import NamedTuple
 
 from keyfold.errors import KeyfoldError
-from keyfold.replicas.after_run import AfterRun, MetricsRegistry, ReplicaRound, Replicate
+from keyfold.replicas.after_run import AfterRun, AfterRunResult, AfterRunStep, MetricsRegistry
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.json_types import JsonObject
 from keyfold.runtime.text import count_text, size_text
@@ -44,7 +44,7 @@ def open_rounds(
     random: Random,
     metrics: MetricsRegistry | None,
     open_location: OpenLocation,
-) -> Iterator[Replicate]:
+) -> Iterator[AfterRunStep]:
     """See `OpenRounds`."""
     pacer = _pacer(after_run, clock)
     location = after_run.location.adjusted(max_connections=4 * after_run.threads)
@@ -89,15 +89,15 @@ class _Rounds:
         self._replication = Replication(source, context, observer=self._counted)
         self._selection = selection
 
-    def __call__(self, should_stop: Callable[[], bool]) -> Sequence[ReplicaRound]:
-        """See `Replicate`."""
+    def __call__(self, should_stop: Callable[[], bool]) -> Sequence[AfterRunResult]:
+        """See `AfterRunStep`."""
         if should_stop():
             return ()
         try:
             found = self._replication.once(should_stop, self._selection)
         except KeyfoldError as error:
             text = f"replicas: nothing was copied: {error}"
-            return (ReplicaRound("", is_failure=True, is_news=True, document={"error": str(error)}, lines=(text,)),)
+            return (AfterRunResult("", is_failure=True, is_news=True, document={"error": str(error)}, lines=(text,)),)
         return tuple(_round(name, each, self._counted.done(name)) for name, each in found.items())
 
 
@@ -141,11 +141,11 @@ class _Done(NamedTuple):
     bytes: int
 
 
-def _round(name: str, found: RunSummary, done: _Done) -> ReplicaRound:
+def _round(name: str, found: RunSummary, done: _Done) -> AfterRunResult:
     is_failure = bool(found.error or found.failed)
     commits, objects = count_text(done.commits, "commit"), count_text(done.objects, "object")
     copied = f"{name}: {commits}, {objects} with {size_text(done.bytes)} copied"
-    return ReplicaRound(
+    return AfterRunResult(
         name,
         is_failure=is_failure,
         is_news=is_failure or any(done),

@@ -39,7 +39,7 @@ def planted(table: MadeTable, *tables: pa.Table, hide: tuple[int, ...] = ()) -> 
     added = writer.data(0, tables)
     first = version.data_files[0].file
     if hide:
-        added.append(writer.hidden(0, first.partition, first.file_path, np.array(hide)))
+        added.append(writer.hidden(0, first, np.array(hide)))
     change = Change(Operation.OVERWRITE, version.shown, added)
     commit(table.opened.catalog, version, change, commit_id=commit_id, now_ms=1, random=Random(77))
 

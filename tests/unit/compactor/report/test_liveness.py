@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from keyfold.errors import ConditionsIgnored, ObjectNotFound, StoreUnavailable
-from keyfold.replicas.after_run import ReplicaRound
+from keyfold.replicas.after_run import AfterRunResult
 from keyfold.runtime.buffers import Bytes
 from keyfold.runtime.clock import ManualClock
 from keyfold.runtime.health import AWAY_S, Liveness
@@ -84,7 +84,7 @@ def test_a_replication_round_gives_signs_of_life_while_it_waits(liveness: Livene
     stop = threading.Event()
     answers: list[bool] = []
 
-    def replicate(should_stop: Callable[[], bool]) -> tuple[ReplicaRound, ...]:
+    def replicate(should_stop: Callable[[], bool]) -> tuple[AfterRunResult, ...]:
         clock.sleep(101)
         answers.append(should_stop())
         assert liveness.live().is_good
