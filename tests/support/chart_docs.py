@@ -29,9 +29,10 @@ _HEAD: Final = """# Helm chart of keyfold
 
 <!-- Printed by `make docs` from values.yaml and ci/; edit those. -->
 
-This chart runs the services of one bucket: the sink (StatefulSet), the compactor (CronJob or Deployment) and the
-replicator (Deployment). [docs/operations/kubernetes.md](../../../docs/operations/kubernetes.md) says how to install,
-size, secure and monitor them.
+This chart runs the services of one bucket: the sink (StatefulSet), the compactor (CronJob or Deployment), the
+replicator and the syncs of Iceberg tables (Deployments).
+[docs/operations/kubernetes.md](../../../docs/operations/kubernetes.md) says how to install, size, secure and monitor
+them.
 
 ```
 helm install keyfold infra/helm/keyfold --namespace keyfold --create-namespace --values my-values.yaml

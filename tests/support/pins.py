@@ -33,18 +33,18 @@ SITE: Final = ("sphinx", "myst-parser", "furo", "sphinx-copybutton")
 
 @dataclass(frozen=True, slots=True)
 class PinnedSet:
-    """What one file pins beside the dependencies of the library: an extra, a dependency group of pyproject.toml."""
+    """What one file pins beside the dependencies of the library: extras, a dependency group of pyproject.toml."""
 
-    extra: str = ""
+    extras: tuple[str, ...] = ()
     group: str = ""
 
 
 SETS: Final = {
     "base": PinnedSet(),
-    "sink": PinnedSet("sink"),
-    "spark": PinnedSet("spark"),
-    "test": PinnedSet("sink", "test"),
-    "dev": PinnedSet("all", "dev"),
+    "sink": PinnedSet(("sink", "table")),
+    "spark": PinnedSet(("spark", "table")),
+    "test": PinnedSet(("sink",), "test"),
+    "dev": PinnedSet(("all",), "dev"),
 }
 
 _REQUIREMENT: Final = re.compile(r"([a-z0-9-]+)==([a-z0-9.+!]+)( ; [^\\]+)? \\")
@@ -136,7 +136,8 @@ def main() -> int:
         "site": HEADER.format("constraints.txt") + compiled("-", given=SITE),
     }
     for name, pinned in SETS.items():
-        words = [f"--extra={pinned.extra}"] * bool(pinned.extra) + [f"--group={pinned.group}"] * bool(pinned.group)
+        extras = [f"--extra={extra}" for extra in pinned.extras]
+        words = [*extras, *[f"--group={pinned.group}"] * bool(pinned.group)]
         texts[name] = HEADER.format("pyproject.toml and constraints.txt") + compiled("pyproject.toml", *words)
     FOLDER.mkdir(exist_ok=True)
     for name, text in texts.items():

@@ -62,7 +62,11 @@ def test_requested_packages_are_pinned() -> None:
 @pytest.mark.parametrize("name", SETS)
 def test_dependencies_of_the_project_are_pinned(name: str) -> None:
     there = {pin.name: pin.version for pin in pins_of(name)}
-    lines = [*PROJECT["dependencies"], *of_extra(SETS[name].extra), *of_group(SETS[name].group)]
+    lines = [
+        *PROJECT["dependencies"],
+        *(line for extra in SETS[name].extras for line in of_extra(extra)),
+        *of_group(SETS[name].group),
+    ]
     needed = [Requirement(line) for line in lines]
     assert {canonicalize_name(one.name) for one in needed} <= set(there)
     assert [str(one) for one in needed if not one.specifier.contains(there[canonicalize_name(one.name)])] == []
