@@ -27,6 +27,7 @@ MANIFEST = "t/partition=0/_manifest.avro"
 FIRST_COPY = "t/partition=0/_first_copy.json"
 NAMES = {
     "bucket", "compactor", "operator", "reader", "repair", "replica-source", "replica-target", "restore", "sink",
+    "table",
 }  # fmt: skip
 
 
@@ -127,6 +128,15 @@ def test_an_operator_without_other_policies_can_list_and_pause_replicas(s3: IamS
     user = s3.add_user("on-call", *policies(source.bucket, "operator"))
     scenes.paused(Buckets(source, replica, "on-call", "on-call"))
     assert not user.refused
+
+
+def test_a_table_needs_its_policy_in_its_own_bucket_and_a_readers_for_the_log(
+    s3: IamS3, stage: Callable[[], Stage]
+) -> None:
+    logs, lake = stage(), stage()
+    user = s3.add_user("table", *policies(logs.bucket, "reader", topics=TOPIC), *policies(lake.bucket, "table"))
+    scenes.tabled(logs, lake, "table")
+    assert_exact(user, logs, lake, of=("table",))
 
 
 # What nobody may
@@ -236,7 +246,7 @@ def test_deletions_are_limited_to_keyfolds_object_names(name: str, action: str) 
     assert allowed(name, on(action, SEGMENT)) == (name != "operator")
 
 
-@each_service
+@each("name", by_name(sorted(set(SERVICES) - {"table"})))
 def test_the_key_serves_only_objects_of_the_bucket(name: str) -> None:
     action = "kms:Decrypt" if name == "reader" else "kms:GenerateDataKey"
     via = {"kms:viaservice": f"s3.{REGION}.amazonaws.com"}
@@ -301,7 +311,13 @@ def test_all_policies_are_known_and_fit_into_a_managed_policy() -> None:
     for name in NAMES:
         for statement in policies("b", name)[0].statements:
             assert statement.effect == ("Deny" if name == "bucket" else "Allow")
-        long = {"BUCKET": "b" * 63, "TOPICS_DIR": "d" * 20, "TOPICS": "t" * 40, "SINK": "s" * 40}
+        long = {
+            "BUCKET": "b" * 63,
+            "TOPICS_DIR": "d" * 20,
+            "TABLES_DIR": "d" * 20,
+            "TOPICS": "t" * 40,
+            "SINK": "s" * 40,
+        }
         text = Template((POLICIES / f"{name}.json").read_text()).substitute(
             long, KMS_KEY_ARN=KEY_ARN, REGION="ap-southeast-1"
         )

@@ -33,7 +33,7 @@ from keyfold_demo.s3_endpoint import s3_client
 from tests.support import iam_scenes as scenes
 from tests.support.hostile import plant, plant_manifest
 from tests.support.iam_recorder import IamS3, User
-from tests.support.iam_scenes import PLACE, ROOT, SINK, TOPIC, TOPICS_DIR, Buckets, Stage, policies
+from tests.support.iam_scenes import PLACE, ROOT, SINK, TABLES_DIR, TOPIC, TOPICS_DIR, Buckets, Stage, policies
 from tests.support.logs import MadeLog, records
 
 IAM_PAGE: Final = Path(__file__).parents[2] / "docs" / "operations" / "iam.md"
@@ -121,6 +121,7 @@ ATTACKS: Final[Mapping[str, Callable[[Attacker], object]]] = {
     "delete a schema": lambda a: a.delete(f"{TOPICS_DIR}/_schemas/1.avsc"),
     "delete another program's object": lambda a: a.delete(STRANGE),
     "delete a registration": lambda a: a.delete(f"{TOPICS_DIR}/_replicas/old.json"),
+    "delete a file of a table": lambda a: a.delete(f"{TABLES_DIR}/users/metadata/v1.metadata.json"),
     "delete a journal": lambda a: a.delete(f"{TOPICS_DIR}/_restores/{TOPIC}/{TOPIC}@id/plan.json"),
     "delete a version": lambda a: a.delete_version(PLACE.manifest_key),
     "suspend versioning": lambda a: a.client.put_bucket_versioning(
@@ -151,6 +152,7 @@ ATTACKS: Final[Mapping[str, Callable[[Attacker], object]]] = {
     "create a manifest": lambda a: a.create(EMPTY.manifest_key),
     "create a schema": lambda a: a.create(f"{TOPICS_DIR}/_schemas/2.avsc"),
     "announce a window": lambda a: a.create(f"{TOPICS_DIR}/_restores/{TOPIC}/{TOPIC}@id/partition=0/0000000001.window"),
+    "create a file of a table": lambda a: a.create(f"{TABLES_DIR}/users/data/1.parquet"),
     "write outside the folder": lambda a: a.create(f"elsewhere/{a.name()}"),
 }
 
@@ -190,6 +192,7 @@ CAN: Final[Mapping[str, Service]] = {
     "replicator at the source": Service(("replica-source",), frozenset(_AT_THE_SOURCE)),
     "replicator at the replica": Service(("replica-target",), frozenset(_AT_THE_REPLICA)),
     "reader": Service(("reader",), frozenset(_READS)),
+    "table": Service(("reader", "table"), frozenset(_READS | {"create a file of a table", "delete a file of a table"})),
     "restore": Service(
         ("reader", "restore"), frozenset(_READS | {"take a restore's lease", "announce a window"})
     ),

@@ -24,6 +24,7 @@ from keyfold.read.log import Log
 from keyfold.restore.run import Restore, RestoreRequest
 from keyfold.runtime.clock import ManualClock, SystemClock
 from keyfold.store.api import MIN_PART_BYTES, Create, ObjectStore, StoreLocation
+from keyfold.store.location import parse_url
 from keyfold.store.pacing import Pacer
 from keyfold.store.probe import probe
 from keyfold.store.s3 import S3Location, S3Store
@@ -46,6 +47,7 @@ from tests.support.sink_rig import T0, rigs
 from tests.support.sink_world import FakeCluster
 
 TOPICS_DIR: Final = "topics"
+TABLES_DIR: Final = "tables"
 TOPIC: Final = "t"
 SINK: Final = "users"
 """The sink's name."""
@@ -61,7 +63,8 @@ _KEPT: Final = '{"type": "string"}'
 
 def policies(bucket: str, *names: str, topics: str = "*", sink: str = SINK) -> list[Policy]:
     """Policies of `infra/iam` for a bucket; `topics` and `sink` are the patterns that Terraform's roles take."""
-    values = {"BUCKET": bucket, "TOPICS_DIR": TOPICS_DIR, "KMS_KEY_ARN": KEY_ARN, "REGION": REGION}
+    values = {"BUCKET": bucket, "TOPICS_DIR": TOPICS_DIR, "TABLES_DIR": TABLES_DIR}
+    values |= {"KMS_KEY_ARN": KEY_ARN, "REGION": REGION}
     return [Policy.load(name, values | {"TOPICS": topics, "SINK": sink}) for name in names]
 
 
@@ -268,7 +271,8 @@ class Buckets:
         return str(said)
 
     def _open_url(self, url: str) -> tuple[ObjectStore, str]:
-        return self._opened(url.split("/")[2]), TOPICS_DIR
+        bucket, folder = parse_url(url)
+        return self._opened(bucket), folder
 
     def _open(self, location: StoreLocation, pacer: Pacer | None) -> ObjectStore:
         return self._opened(location.bucket)
@@ -387,6 +391,26 @@ def reader(stage: Stage, user: str) -> None:
 def _schemas_read(store: ObjectStore) -> None:
     archive = SchemaArchive(store, TOPICS_DIR)
     assert [archive.text(key) for key in archive.keys()] == [_KEPT]  # noqa: SIM118 - it is no dict
+
+
+def tabled(logs: Stage, lake: Stage, user: str) -> None:
+    """A table's life: small and large files, hidden rows, lost answers, merging, what dead syncs left, its end."""
+    made = logs.made_log()
+    made.append(records("a=1 b=2"))
+    keyfold = Buckets(logs, lake, user, user)
+    table = f"s3://{lake.bucket}/{TABLES_DIR}/t"
+    sync = ("table", "sync", keyfold.source_url, TOPIC, "--to", table)
+    keyfold(*sync)
+    made.append([*large(2, 10), record(10, "a", None)])
+    logs.s3.set_faults(*(Fault(f"^PUT /{lake.bucket}/.*{end}$", applied=True) for end in (r"\.parquet", r"\.avro")))
+    keyfold(*sync)
+    logs.s3.set_faults()
+    keyfold("table", "status", table)
+    keyfold("table", "verify", keyfold.source_url, TOPIC, table)
+    lake.store(ROOT).start_upload(f"{TABLES_DIR}/t/data/partition=0/dead.parquet").write(b"x" * MIN_PART_BYTES)
+    time.sleep(2.1)  # the store's clock has whole seconds
+    keyfold("table", "merge", table, "--files-max", "1", "--hidden-max", "0", "--keep-seconds", "0")
+    keyfold("table", "drop", table, "--yes")
 
 
 def restored(stage: Stage, journal: Stage, user: str) -> None:

@@ -87,6 +87,10 @@ module "roles" {
       grants           = { source = ["reader"], replica = ["reader"] }
       service_accounts = ["analytics:reader"]
     }
+    table = {
+      grants           = { source = ["reader", "table"] } # tables below `tables` in the log's bucket
+      service_accounts = ["keyfold:keyfold-table"]
+    }
     restore = {
       grants           = { source = ["reader", "restore"], replica = ["reader", "restore"] }
       service_accounts = ["keyfold:keyfold-restore"]

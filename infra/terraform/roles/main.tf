@@ -15,6 +15,7 @@ locals {
     for key, grant in local.grants : key => jsondecode(templatefile("${path.module}/../../iam/${grant.policy}.json", {
       BUCKET      = var.places[grant.place].bucket
       TOPICS_DIR  = var.places[grant.place].topics_dir
+      TABLES_DIR  = var.places[grant.place].tables_dir
       TOPICS      = var.roles[grant.role].topics
       SINK        = var.roles[grant.role].sink
       KMS_KEY_ARN = var.places[grant.place].kms_key_arn

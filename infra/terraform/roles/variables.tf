@@ -5,12 +5,13 @@ variable "prefix" {
 }
 
 variable "places" {
-  description = "Buckets with logs, by the name that `roles` uses. Each is the output `place` of the module `bucket`."
+  description = "Buckets with logs or tables, by the name that `roles` uses. Those with logs are outputs `place` of the module `bucket`."
   type = map(object({
     bucket      = string
     topics_dir  = string
     kms_key_arn = string
     region      = string
+    tables_dir  = optional(string, "tables") # folder of Iceberg tables
   }))
 }
 
