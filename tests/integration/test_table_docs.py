@@ -27,12 +27,13 @@ from keyfold.table.maintain import merge
 from keyfold.table.open import OpenedTable
 from keyfold.table.request import TableRequest
 from keyfold.table.sync import sync
-from tests.support.lake import duckdb_secret, install_extensions, settings
+from tests.support.lake import duckdb_secret, install_extensions, polars_options, settings
 from tests.support.logs import MadeLog, record
-from tests.support.moto import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, LocalS3Process
+from tests.support.moto import ACCESS_KEY_ID, SECRET_ACCESS_KEY, LocalS3Process
 from tests.support.root import ROOT
 
 PAGE = ROOT / "docs" / "table.md"
+# Spark's block follows a sentence; `tests/soak/test_table_soak.py` runs it.
 BLOCKS = re.findall(r"^### (\w+)\n\n```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 REQUEST = TableRequest(key_format=Format.STRING, value_format=Format.JSON)
 PARTITIONS = 3
@@ -91,7 +92,8 @@ def lake(
 ) -> Iterator[Lake]:
     for name, value in local_s3.environment.items():
         monkeypatch.setenv(name, value)
-    install_extensions(monkeypatch, tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    install_extensions(tmp_path)
     with closing(location.open()) as store:
         yield Lake(location, store)
 
@@ -102,13 +104,7 @@ def states(lake: Lake, s3: LocalS3Process, **names: Any) -> dict[str, list[tuple
         "json": json,
         "properties": settings(s3),
         "s3": duckdb_secret(s3),
-        "storage_options": {
-            "aws_endpoint_url": s3.url,
-            "aws_access_key_id": ACCESS_KEY_ID,
-            "aws_secret_access_key": SECRET_ACCESS_KEY,
-            "aws_region": REGION,
-            "aws_allow_http": "true",
-        },
+        "storage_options": polars_options(s3),
         "http_url": f"{s3.url}/{lake.bucket}/tables/users/",
         "key_id": ACCESS_KEY_ID,
         "secret": SECRET_ACCESS_KEY,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.lake import duckdb_of, rows_of
+from tests.support.lake import Engines
 from tests.support.moto import LocalS3Process
 from tests.support.table_storm import storm
 
@@ -15,6 +15,6 @@ from tests.support.table_storm import storm
 def test_a_table_is_right_after_each_sync_of_a_storm(
     local_s3: LocalS3Process, bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    connection = duckdb_of(local_s3, monkeypatch, tmp_path)
-    deaths = storm(local_s3.location(bucket), syncs=3, seed=1, read=lambda loaded: rows_of(connection, loaded))
+    engines = Engines(local_s3, monkeypatch, tmp_path)
+    deaths = storm(local_s3.location(bucket), syncs=3, seed=1, read=engines.duckdb)
     print(f"{deaths} deaths")

@@ -1,41 +1,112 @@
-"""Thirty syncs of a table beside a writer and a cleaner, killed at random: by path, and through a catalog."""
+"""Thirty syncs of two tables beside a sink and a compactor, all killed at random; five engines read each version.
+
+    folder     on moto, tables that are folders
+    catalog    on versitygw, tables in a SQL catalog
+
+make soak ARGS="tests/soak/test_table_soak.py -s"
+KEYFOLD_SYNCS=5 KEYFOLD_SEED=7 make soak ARGS="tests/soak/test_table_soak.py -s"
+"""
 
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from random import Random
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from keyfold.table.catalog import FolderCatalog, NamedCatalog, TableCatalog
-from keyfold.table.file_io import ObjectFiles
-from tests.support.lake import duckdb_of, rows_of, settings
+from keyfold_demo.s3_endpoint import S3Endpoint
+from tests.support.kafka import KafkaBroker
+from tests.support.lake import Engines, settings, spark
 from tests.support.moto import LocalS3Process
-from tests.support.table_storm import MakeCatalog, storm
+from tests.support.root import ROOT
+from tests.support.schema_registry import StubRegistry
+from tests.support.storm.traffic import BROKER
+from tests.support.table_world import KeptTable, TableWorld, pause
+from tests.support.versitygw import Versitygw
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.soak, pytest.mark.real, pytest.mark.kafka, pytest.mark.timeout(7200)]
 
 SEED = int(os.environ.get("KEYFOLD_SEED", "1"))
 SYNCS = int(os.environ.get("KEYFOLD_SYNCS", "30"))
+PAGES_TABLE = "s3://lake/tables/users"
+(SPARK_BLOCK,) = re.findall(
+    r"```python\n(rows = spark.*?)^```", (ROOT / "docs" / "table.md").read_text(), re.DOTALL | re.MULTILINE
+)
+OPTIONS = {"users": ("--value-format", "json"), "orders": ("--value-format", "avro")}
+
+
+@contextmanager
+def server_of(kind: str) -> Iterator[S3Endpoint]:
+    with Versitygw() if kind == "catalog" else LocalS3Process() as server:
+        yield server
+
+
+def named_tables(kind: str, bucket: str) -> tuple[KeptTable, ...]:
+    found = []
+    for topic, options in OPTIONS.items():
+        folder = f"s3://{bucket}/tables/{topic}"
+        where = ("--location", folder) if kind == "catalog" else ()
+        name = f"prod.shop.{topic}" if kind == "catalog" else folder
+        found.append(KeptTable(topic, name, (*options, *where)))
+    return tuple(found)
 
 
 @pytest.mark.parametrize("kind", ["folder", "catalog"])
-def test_a_table_is_right_after_each_of_thirty_syncs(
-    kind: str, local_s3: LocalS3Process, bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.filterwarnings("ignore")
+def test_every_engine_reads_the_latest_state_after_each_of_thirty_syncs(
+    kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    connection = duckdb_of(local_s3, monkeypatch, tmp_path)
-    make_catalog: MakeCatalog = FolderCatalog
-    if kind == "catalog":
-        uri = f"sqlite:///{tmp_path}/catalog.db"
-        SqlCatalog("prod", uri=uri, **settings(local_s3)).create_namespace("shop")
+    random = Random(SEED)
+    with ExitStack() as exits:
+        server = exits.enter_context(server_of(kind))
+        broker = exits.enter_context(KafkaBroker(settings=BROKER, heap_mb=512))
+        registry = exits.enter_context(StubRegistry())
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        environ = catalog_environ(server, tmp_path) if kind == "catalog" else {}
+        for name, value in environ.items():
+            monkeypatch.setenv(name, value)
+        bucket = server.create_bucket("lake")
+        with_spark = exits.enter_context(spark(server, tmp_path))
+        engines = {**Engines(server, monkeypatch, tmp_path).all, "Spark": with_spark.read}
+        tables = named_tables(kind, bucket)
+        world = TableWorld(broker, registry, server, bucket, tmp_path, tables, SEED, environ)
+        exits.enter_context(world.opened())
+        world.await_records()
+        for number in range(SYNCS):
+            for table in tables:
+                world.sync(table, random)
+                if random.random() < 0.2:
+                    world.merge(table, random)
+                loaded = world.loaded(table)
+                wanted = world.rows_at(table, loaded)
+                assert wanted
+                for name, read in engines.items():
+                    assert sorted(read(loaded)) == wanted, f"{name} at sync {number} of {table.topic}"
+                world.check()
+            pause(random.uniform(0, 3))
+        for table in tables:
+            world.verify(table)
+        if kind == "folder":
+            users = tables[0]
+            state = [(key, number) for _, _, key, number in world.rows_at(users, world.loaded(users))]
+            assert sorted(with_spark.run(SPARK_BLOCK.replace(PAGES_TABLE, users.name))) == sorted(state)
+    print(f"\n{kind}: {dict(world.done)}")
+    assert all(world.done[f"killed {who}"] for who in ("sink", "compactor", "sync"))
 
-        def named(_files: ObjectFiles, _location: str) -> TableCatalog:
-            return NamedCatalog(SqlCatalog("prod", uri=uri, **settings(local_s3)), "shop.users")
 
-        make_catalog = named
-    deaths = storm(
-        local_s3.location(bucket), make_catalog, syncs=SYNCS, seed=SEED, read=lambda loaded: rows_of(connection, loaded)
-    )
-    print(f"{deaths} deaths")
-    assert deaths
+def catalog_environ(server: S3Endpoint, folder: Path) -> dict[str, str]:
+    """Make a SQL catalog, and return the variables with which pyiceberg finds it."""
+    uri = f"sqlite:///{folder}/catalog.db"
+    SqlCatalog("prod", uri=uri, **settings(server)).create_namespace("shop")
+    names = {
+        "type": "sql",
+        "uri": uri,
+        **{key.replace(".", "__").replace("-", "_"): value for key, value in settings(server).items()},
+    }
+    return {f"PYICEBERG_CATALOG__PROD__{name.upper()}": value for name, value in names.items()}

@@ -31,6 +31,7 @@ from keyfold.table.request import TableRequest
 from keyfold.table.sync import sync
 from keyfold.table.table import TableVersion
 from keyfold.table.verify import verify
+from tests.support.lake import ReadRows
 from tests.support.reader_proof import History, fold
 from tests.support.readers_world import Cleaner, Loop, Pace, Tally, World, Writer
 
@@ -38,10 +39,6 @@ REQUEST = TableRequest(value_format=Format.JSON)
 PARTITIONS = 4
 FOLDER = "tables/users"
 
-Row = tuple[int, int, bytes, int]
-"""Partition, offset, key, and the value's field `id`."""
-
-ReadRows = Callable[[LoadedTable], list[Row]]
 MakeCatalog = Callable[[ObjectFiles, str], TableCatalog]
 
 

@@ -28,6 +28,7 @@ EXCEPTIONS = {
     ("tests/integration/test_replica_transfer_s3.py", "pickle"): (1, "a child reads what the test writes to its stdin"),
     ("tests/integration/test_read_with.py", "eval"): (1, "runs the examples of a page of this repository"),
     ("tests/integration/test_table_docs.py", "eval"): (1, "runs the examples of a page of this repository"),
+    ("tests/support/table_spark.py", "eval"): (1, "runs the examples of a page of this repository"),
     ("tests/unit/read/test_docs.py", "eval"): (1, "runs the examples of a page of this repository"),
     ("tests/unit/log/test_format_doc.py", "eval"): (1, "runs the code of a page of this repository"),
     ("tests/unit/sink/validate/test_docs.py", "eval"): (1, "runs the example of a page of this repository"),

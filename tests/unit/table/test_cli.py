@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from keyfold.cli import app
 from keyfold.cli.context import CliContext
 from keyfold.runtime.clock import ManualClock
+from keyfold.store.api import Update
 from keyfold.store.location import parse_url
 from keyfold.store.memory import MemoryStore
 from tests.support.logs import MadeLog, record
@@ -164,3 +166,64 @@ def test_a_dry_run_finds_a_type_that_does_not_fit(run: Run, made: MadeLog) -> No
     run(*SYNC)
     made.append([record(3, "c", '{"id": "three"}')])
     assert run(*SYNC, "--dry-run")[0] == 1
+
+
+AGAIN = ("sync", URL, "users", "--to", TABLE)
+
+
+def test_later_syncs_need_no_options(run: Run, made: MadeLog, tmp_path: Path) -> None:
+    schema = tmp_path / "user.avsc"
+    schema.write_text('{"type": "record", "name": "User",\n "fields": [{"name": "id", "type": "long"}]}')
+    assert run(*SYNC, "--value-schema", str(schema), "--partition-by", "bucket(4, key)")[0] == 0
+    made.append([record(3, "c", '{"id": 4}')])
+    code, out, err = run(*AGAIN)
+    assert (code, err) == (0, "")
+    assert "1 row added, 0 hidden, by new keys" in out
+    assert run(*AGAIN, "--value-schema", str(schema), "--value-format", "json")[0] == 0
+    assert run(*VERIFY)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--value-format", "avro"), f"`--value-format`: `{TABLE}` was made with value-format `json`, not `avro`"),
+        (("--partition-by", "key"), f"`--partition-by`: `{TABLE}` was made with partition-by `partition`, not `key`"),
+        (("--on-error", "skip"), f"`--on-error`: `{TABLE}` was made with on-error `fail`, not `skip`"),
+        (("--headers",), f"`--headers`: `{TABLE}` was made with headers `false`, not `true`"),
+    ],
+)
+def test_options_of_a_table_cannot_be_changed(run: Run, words: tuple[str, ...], says: str) -> None:
+    run(*SYNC)
+    code, _, err = run(*AGAIN, *words)
+    assert code == 2
+    assert err.splitlines()[0] == f"error: {says}"
+
+
+def test_another_schema_to_read_with_is_refused(run: Run, tmp_path: Path) -> None:
+    run(*SYNC)
+    schema = tmp_path / "user.avsc"
+    schema.write_text('"string"')
+    code, _, err = run(*AGAIN, "--value-schema", str(schema))
+    assert code == 2
+    assert err.splitlines()[0] == f"error: `--value-schema`: `{TABLE}` was made with another value-schema"
+
+
+def test_a_partitioning_that_is_not_understood_writes_nothing(run: Run, made: MadeLog) -> None:
+    code, _, err = run(*AGAIN, "--partition-by", "week(timestamp)")
+    assert code == 2
+    assert err.splitlines() == [
+        "error: `--partition-by`: there is no transform `week` of this form",
+        "hint: columns, year|month|day|hour(COLUMN), bucket|truncate(N, COLUMN), separated by commas",
+    ]
+    assert list(made.store.list("tables/")) == []
+
+
+def test_a_foreign_table_is_named(run: Run, made: MadeLog) -> None:
+    run(*SYNC)
+    made.append([record(3, "c", '{"id": 4}')])
+    key = next(info.key for info in made.store.list("tables/") if info.key.endswith("v2.metadata.json"))
+    blob = made.store.get(key)
+    made.store.put(key, blob.data.replace(b"keyfold.topic", b"another.topic"), Update(blob.etag))
+    code, _, err = run(*AGAIN)
+    assert code == 2
+    assert err.splitlines()[0] == f"error: `TABLE`: `{TABLE}` is a table that keyfold did not make"
