@@ -50,8 +50,8 @@ def table() -> None:
 @click.option("--location", metavar="URL", help="Where the files of a new table in a catalog belong.")
 @click.option("--key-format", type=click.Choice(FORMAT_NAMES), help="How to decode keys.")
 @click.option("--value-format", type=click.Choice(FORMAT_NAMES), help="How to decode values.")
-@click.option("--value-schema", type=_file, help="Avro schema to read Avro and JSON values with.")
-@click.option("--key-schema", type=_file, help="Avro schema to read Avro and JSON keys with.")
+@click.option("--reader-schema", type=_file, help="Avro schema to read Avro and JSON values with.")
+@click.option("--key-reader-schema", type=_file, help="Avro schema to read Avro and JSON keys with.")
 @click.option(
     "--on-error",
     type=click.Choice(["fail", "null", "skip"]),
@@ -154,9 +154,9 @@ def _request(opened: OpenedTable, asked: Mapping[str, Any]) -> TableRequest:
     kept = TableRequest() if loaded is None else request_of(loaded.metadata.properties, opened.catalog.name)
     kinds = {"key_format": Format, "value_format": Format, "on_error": OnError}
     given: dict[str, Any] = {name: kind(asked[name]) for name, kind in kinds.items() if asked[name] is not None}
-    for part in ("key", "value"):
-        if asked[f"{part}_schema"] is not None:
-            given[f"{part}_schema"] = schema_text(f"--{part}-schema", asked[f"{part}_schema"])
+    for name in ("reader_schema", "key_reader_schema"):
+        if asked[name] is not None:
+            given[name] = schema_text(f"--{name.replace('_', '-')}", asked[name])
     for name in ("headers", "partition_by"):
         if asked[name] is not None:
             given[name] = asked[name]

@@ -20,6 +20,8 @@ def conform(array: ArrowArray, kind: pa.DataType) -> ArrowArray:
     """Return the values as an array of `kind`. Raises `pa.ArrowInvalid` if one is out of its range."""
     if array.type.equals(kind, check_metadata=True):
         return array
+    if pa.types.is_null(kind):  # of a type that no column can have
+        return nulls(len(array), kind)
     if pa.types.is_struct(kind):
         return _struct(array, list(kind))
     if pa.types.is_list(kind):

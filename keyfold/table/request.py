@@ -20,20 +20,21 @@ from keyfold.table.columns import PartFormat, TextPaths
 
 PREFIX: Final = "keyfold."
 _TEXTS: Final = f"{PREFIX}json-text"
+_HOLLOW: Final = f"{PREFIX}hollow"
 
 
 @dataclass(frozen=True, slots=True)
 class TableRequest:
     """How records become rows. `rebuild` replaces all rows; `parallel` partitions are read at the same time.
 
-    `key_schema` and `value_schema` are Avro schemas to read all keys and values with, as JSON; empty: none.
+    `key_reader_schema` and `reader_schema` are Avro schemas to read all keys and values with, as JSON; empty: none.
     `partition_by` are columns and transforms of them (`keyfold.table.partitioning`).
     """
 
     key_format: Format = Format.BYTES
     value_format: Format = Format.BYTES
-    key_schema: str = ""
-    value_schema: str = ""
+    key_reader_schema: str = ""
+    reader_schema: str = ""
     on_error: OnError = OnError.FAIL
     headers: bool = False
     partition_by: str = "partition"
@@ -43,8 +44,8 @@ class TableRequest:
     def part(self, part: RecordPart) -> PartFormat:
         """Return how to read the keys or the values."""
         if part is RecordPart.KEY:
-            return PartFormat(part, self.key_format, _reader(self.key_schema))
-        return PartFormat(part, self.value_format, _reader(self.value_schema))
+            return PartFormat(part, self.key_format, _reader(self.key_reader_schema))
+        return PartFormat(part, self.value_format, _reader(self.reader_schema))
 
     def again(self) -> TableRequest:
         """Return the request of the syncs that follow a first one."""
@@ -71,8 +72,8 @@ class TableRequest:
             f"{PREFIX}on-error": self.on_error.value,
             f"{PREFIX}headers": str(self.headers).lower(),
             f"{PREFIX}partition-by": self.partition_by,
-            f"{PREFIX}key-schema": self.key_schema,
-            f"{PREFIX}value-schema": self.value_schema,
+            f"{PREFIX}key-reader-schema": self.key_reader_schema,
+            f"{PREFIX}reader-schema": self.reader_schema,
         }
 
 
@@ -94,8 +95,8 @@ def request_of(properties: Mapping[str, str], name: str) -> TableRequest:
         return TableRequest(
             key_format=Format(properties[f"{PREFIX}key-format"]),
             value_format=Format(properties[f"{PREFIX}value-format"]),
-            key_schema=properties[f"{PREFIX}key-schema"],
-            value_schema=properties[f"{PREFIX}value-schema"],
+            key_reader_schema=properties[f"{PREFIX}key-reader-schema"],
+            reader_schema=properties[f"{PREFIX}reader-schema"],
             on_error=OnError(properties[f"{PREFIX}on-error"]),
             headers=properties[f"{PREFIX}headers"] == "true",
             partition_by=properties[f"{PREFIX}partition-by"],
@@ -126,9 +127,19 @@ def require_same(properties: Mapping[str, str], request: TableRequest, topic: st
 
 def text_paths(properties: Mapping[str, str]) -> TextPaths:
     """Return the places of a table that hold JSON as text."""
-    return frozenset(tuple(path) for path in json.loads(properties.get(_TEXTS, "[]")))
+    return _paths(properties, _TEXTS)
 
 
-def text_properties(texts: TextPaths) -> dict[str, str]:
-    """Return the property that keeps these places; none if there are none."""
-    return {_TEXTS: json.dumps(sorted(texts))} if texts else {}
+def hollow_paths(properties: Mapping[str, str]) -> TextPaths:
+    """Return the places that have no column, because their lists and objects have all been empty so far."""
+    return _paths(properties, _HOLLOW)
+
+
+def _paths(properties: Mapping[str, str], name: str) -> TextPaths:
+    return frozenset(tuple(path) for path in json.loads(properties.get(name, "[]")))
+
+
+def path_properties(properties: Mapping[str, str], texts: TextPaths, hollow: TextPaths) -> dict[str, str]:
+    """Return the properties that keep these places, of which only what has changed."""
+    kept = {_TEXTS: json.dumps(sorted(texts)), _HOLLOW: json.dumps(sorted(hollow))}
+    return {name: text for name, text in kept.items() if properties.get(name, "[]") != text}

@@ -29,9 +29,9 @@ from keyfold.read.segment_reader import SegmentRead
 from keyfold.runtime.arrow_types import ArrowArray, nulls
 from keyfold.table.columns import TableColumn, TextPath, TextPaths, WrittenTypes, require_same_texts, written_types
 from keyfold.table.conform import conform
-from keyfold.table.request import TableRequest, text_paths
+from keyfold.table.request import TableRequest, hollow_paths, text_paths
 from keyfold.table.table import TableVersion
-from keyfold.table.types import FieldIds, arrow_schema, grown
+from keyfold.table.types import FieldIds, arrow_schema, grown, has_values
 
 HELD_BYTES: Final = 256 * 1024 * 1024
 """Records up to this size are read once, and held between looking at their types and writing them."""
@@ -116,8 +116,9 @@ class ChosenRecords:
 class TableRows:
     """The rows of some records, for one version of a table. Reads all records that have no type of their own.
 
-    `schema` has what the records need, and `texts` the places that are JSON text then. Raises `NoIcebergType`, and
-    `ConfigError` if a reader's schema is needed.
+    `schema` has what the records need, and `texts` the places that are JSON text then. `hollow` places have no column
+    yet, because their lists and records have all been empty; those that get one now are `outgrown`: earlier rows are
+    null there. Raises `NoIcebergType`, and `ConfigError` if a reader's schema is needed.
     """
 
     def __init__(
@@ -126,6 +127,7 @@ class TableRows:
         self._request = request
         self._schemas = schemas
         self.texts = text_paths(version.loaded.metadata.properties)
+        self.hollow = self.outgrown = frozenset[TextPath]()
         self._types = self._surveyed(records)
         self.schema = self._grown(version)
         self._fields = arrow_schema(self.schema)
@@ -157,9 +159,14 @@ class TableRows:
         texts: TextPaths = frozenset(path for each in self._types.values() for path in each.texts)
         require_same_texts(texts, self.texts, known)
         self.texts |= texts
+        hollow, found = hollow_paths(version.loaded.metadata.properties), set[TextPath]()
         for part, each in self._types.items():
             for kind in each.arrow(part):
                 schema = grown(schema, {part.value: kind}, ids)
+                found |= set(_hollow(kind, (part.value,)))
+        typed = frozenset(_paths(arrow_schema(schema)))
+        self.outgrown = hollow & typed
+        self.hollow = (hollow | found) - typed
         if self._request.headers:
             schema = grown(schema, {"headers": HEADERS}, ids)
         if self._request.on_error is OnError.NULL:
@@ -199,6 +206,20 @@ def _column(array: ArrowArray, kind: pa.DataType) -> ArrowArray:
 
 _FIRST_TIME: Final = pa.scalar(0, pa.timestamp("ms", "UTC"))
 _LAST_TIME: Final = pa.scalar((2**63 - 1) // 1000, pa.timestamp("ms", "UTC"))
+
+
+def _hollow(kind: pa.DataType, at: TextPath) -> Iterator[TextPath]:
+    """Yield the places whose values are not all null, and for which Iceberg has no type all the same."""
+    if not has_values(kind):
+        if not pa.types.is_null(kind):
+            yield at
+    elif pa.types.is_struct(kind):
+        for field in kind:
+            yield from _hollow(field.type, (*at, field.name))
+    elif pa.types.is_list(kind):
+        yield from _hollow(kind.value_type, (*at, "[]"))
+    elif pa.types.is_map(kind):
+        yield from _hollow(kind.item_type, (*at, "{}"))
 
 
 def _paths(fields: pa.Schema) -> Iterator[TextPath]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Final, TypeVar
 
@@ -41,13 +41,14 @@ from keyfold.runtime.clock import Clock
 from keyfold.runtime.json_types import JsonObject
 from keyfold.runtime.text import count_text
 from keyfold.table.catalog import LoadedTable, TableCatalog
+from keyfold.table.columns import TextPath
 from keyfold.table.commit import Change, commit, commit_spec
 from keyfold.table.data_files import FileWriter
 from keyfold.table.difference import Difference, PartitionRows, Way, difference
 from keyfold.table.file_io import TableMoved
 from keyfold.table.open import OpenedTable
 from keyfold.table.partitioning import has_columns, parse_columns, partition_spec
-from keyfold.table.request import TableRequest, require_same, text_properties
+from keyfold.table.request import TableRequest, path_properties, require_same
 from keyfold.table.rows import ChosenRecords, HeldMemory, TableRows, VersionReplaced, replaced
 from keyfold.table.table import OFFSET_ID, PARTITION_ID, ShownVersion, TableVersion, scope_of
 
@@ -142,6 +143,9 @@ def sync(
         except (TableMoved, UploadLost):
             if is_last:
                 raise
+        except _Outgrown as error:
+            announce(f"all rows are rebuilt, because `{'.'.join(error.path)}` was empty in all records so far")
+            request = replace(request, rebuild=True)
         except VersionReplaced as error:
             if is_last:
                 raise _lost(error.place) from error
@@ -174,6 +178,14 @@ def base_schema(request: TableRequest) -> Schema:
 
 
 _FIXED_TYPES: Final = {Format.BYTES: BinaryType(), Format.STRING: StringType()}
+
+
+class _Outgrown(Exception):
+    """A place that had no column gets one, and rows that are in the table already have a value for it."""
+
+    def __init__(self, path: TextPath) -> None:
+        super().__init__(path)
+        self.path = path
 
 
 class _Work:
@@ -242,7 +254,7 @@ class _Work:
             [*added, *deletes],
             removed,
             None if rows.schema == self._version.schema else rows.schema,
-            text_properties(rows.texts),
+            path_properties(self._version.loaded.metadata.properties, rows.texts, rows.hollow),
         )
         loaded = commit(
             self._catalog,
@@ -301,7 +313,10 @@ class _Work:
 
     def _table_rows(self, records: Iterable[ChosenRecords]) -> TableRows:
         archive = SchemaArchive(self._log.store, self._log.topics_dir)
-        return TableRows(self._version, self._request, archive, records)
+        rows = TableRows(self._version, self._request, archive, records)
+        if rows.outgrown and not self._request.rebuild:
+            raise _Outgrown(min(rows.outgrown))
+        return rows
 
     def _pins(self) -> Iterator[tuple[int, Manifest]]:
         for number in self._log.partitions():

@@ -146,7 +146,7 @@ def _widened(old: IcebergType, new: pa.DataType, ids: FieldIds, at: tuple[str, .
     if found is None:
         raise NoIcebergType(
             f"`{'.'.join(at)}` is {old} in the table and {new} in newer records",
-            hint="read all values with your own schema, --value-schema FILE; or drop the table and sync again",
+            hint="read all values with your own schema, --reader-schema FILE; or drop the table and sync again",
         )
     return found
 
@@ -180,7 +180,7 @@ def _leaf(kind: pa.DataType, at: tuple[str, ...]) -> IcebergType:
     if found is None:
         raise NoIcebergType(
             f"`{'.'.join(at)}` is {kind}, which Iceberg cannot represent in format version 2",
-            hint="read the values with your own schema that has another type there: --value-schema FILE",
+            hint="read the values with your own schema that has another type there: --reader-schema FILE",
         )
     return found
 

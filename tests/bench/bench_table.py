@@ -156,8 +156,8 @@ def _merged(server: Versitygw, folder: Path) -> tuple[list[float], tuple[int, in
         spent = []
         for number in range(1, ROUNDS + 1):
             rank = "row_number() OVER (PARTITION BY key ORDER BY offset DESC) AS rank"
-            ranked = f"SELECT {columns}, {rank} FROM parquet.`{folder}/changes-{number}`"  # noqa: S608
-            source = f"SELECT {columns} FROM ({ranked}) WHERE rank = 1"  # noqa: S608
+            ranked = f"SELECT {columns}, {rank} FROM parquet.`{folder}/changes-{number}`"  # noqa: S608 - names of ours
+            source = f"SELECT {columns} FROM ({ranked}) WHERE rank = 1"  # noqa: S608 - names of ours
             statement = (
                 f"MERGE INTO lake.state.users AS state USING ({source}) AS changes ON state.key = changes.key "
                 "WHEN MATCHED AND changes.value IS NULL THEN DELETE WHEN MATCHED THEN UPDATE SET * "

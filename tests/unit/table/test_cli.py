@@ -174,12 +174,12 @@ AGAIN = ("sync", URL, "users", "--to", TABLE)
 def test_later_syncs_need_no_options(run: Run, made: MadeLog, tmp_path: Path) -> None:
     schema = tmp_path / "user.avsc"
     schema.write_text('{"type": "record", "name": "User",\n "fields": [{"name": "id", "type": "long"}]}')
-    assert run(*SYNC, "--value-schema", str(schema), "--partition-by", "bucket(4, key)")[0] == 0
+    assert run(*SYNC, "--reader-schema", str(schema), "--partition-by", "bucket(4, key)")[0] == 0
     made.append([record(3, "c", '{"id": 4}')])
     code, out, err = run(*AGAIN)
     assert (code, err) == (0, "")
     assert "1 row added, 0 hidden, by new keys" in out
-    assert run(*AGAIN, "--value-schema", str(schema), "--value-format", "json")[0] == 0
+    assert run(*AGAIN, "--reader-schema", str(schema), "--value-format", "json")[0] == 0
     assert run(*VERIFY)[0] == 0
 
 
@@ -203,9 +203,9 @@ def test_another_schema_to_read_with_is_refused(run: Run, tmp_path: Path) -> Non
     run(*SYNC)
     schema = tmp_path / "user.avsc"
     schema.write_text('"string"')
-    code, _, err = run(*AGAIN, "--value-schema", str(schema))
+    code, _, err = run(*AGAIN, "--reader-schema", str(schema))
     assert code == 2
-    assert err.splitlines()[0] == f"error: `--value-schema`: `{TABLE}` was made with another value-schema"
+    assert err.splitlines()[0] == f"error: `--reader-schema`: `{TABLE}` was made with another reader-schema"
 
 
 def test_a_partitioning_that_is_not_understood_writes_nothing(run: Run, made: MadeLog) -> None:

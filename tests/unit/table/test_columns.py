@@ -68,7 +68,7 @@ def test_rows_do_not_depend_on_when_they_were_synchronised(at_once: bool) -> Non
 def test_a_readers_schema_reads_all_values() -> None:
     made = log_with(OLD, NEW)
     made.append([avro(0, "a", 1, OLD, OLD_ROW), avro(1, "b", 2, NEW, NEW_ROW)])
-    table = MadeTable(made, TableRequest(value_format=Format.AVRO, value_schema=json.dumps(NEW)))
+    table = MadeTable(made, TableRequest(value_format=Format.AVRO, reader_schema=json.dumps(NEW)))
     table.sync()
     assert [row["value"] for row in table.rows()] == [{"id": 1, "name": "unknown"}, NEW_ROW]
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.manifest import ManifestEntry
 from pyiceberg.table.snapshots import Operation
+from pyiceberg.typedef import Record as PartitionValues
 
 from keyfold.errors import ConfigError, TopicNotFound
 from keyfold.export.request import OnError
@@ -219,6 +220,41 @@ def test_a_value_that_does_not_fit_stops_the_sync(made: MadeLog) -> None:
         table.sync()
 
 
+@pytest.mark.parametrize(
+    ("empty", "later", "rows"),
+    [
+        ('{"id": 1, "tags": []}', '{"id": 2, "tags": ["x"]}', [{"id": 1, "tags": []}, {"id": 2, "tags": ["x"]}]),
+        ('{"id": 1, "tags": [[]]}', '{"id": 2, "tags": [[1]]}', [{"id": 1, "tags": [[]]}, {"id": 2, "tags": [[1]]}]),
+        ("[]", "[1]", [[], [1]]),
+    ],
+)
+def test_what_was_always_empty_is_not_null_when_it_gets_a_type(
+    made: MadeLog, empty: str, later: str, rows: list[object]
+) -> None:
+    made.append([record(0, "a", empty)])
+    table = MadeTable(made, JSON)
+    table.sync()
+    made.append([record(1, "b", later)])
+    assert table.sync(dry_run=True).partitions[0].way is Way.ALL_ROWS
+    assert table.sync().partitions[0].way is Way.ALL_ROWS
+    assert "was empty in all records so far" in table.announced[0]
+    assert [row["value"] for row in table.rows()] == rows
+    made.append([record(2, "c", later), record(3, "d", empty)])
+    assert table.sync().partitions[0].way is Way.NEW_KEYS
+    assert [row["value"] for row in table.rows()] == [*rows, rows[1], rows[0]]
+
+
+def test_what_is_empty_rebuilds_nothing_while_it_stays_empty(made: MadeLog) -> None:
+    made.append([record(0, "a", '{"id": 1, "tags": []}')])
+    table = MadeTable(made, JSON)
+    table.sync()
+    made.append([record(1, "b", '{"id": 2, "tags": [], "more": null}'), record(2, "c", '{"id": 3, "more": 1}')])
+    assert table.sync().partitions[0].way is Way.NEW_KEYS
+    assert [row["value"] for row in table.rows()] == [
+        {"id": 1, "more": None}, {"id": 2, "more": None}, {"id": 3, "more": 1},
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("on_error", [OnError.SKIP, OnError.NULL])
 def test_a_record_that_does_not_fit_can_be_left_out_or_null(made: MadeLog, on_error: OnError) -> None:
     made.append([record(0, "a", '{"id": 1}'), record(1, "b", "no json")])
@@ -301,7 +337,9 @@ def test_files_that_another_tool_has_rewritten_are_read_like_any_other(made: Mad
     writer = FileWriter(table.opened.files, version.loaded.metadata, version.schema, commit_id)
     rows = pa.concat_tables([rows for file in version.data_files for rows in version.visible(file)])
     replaced = frozenset(file.file.file_path for file in version.data_files)
-    change = Change(Operation.REPLACE, {}, writer.data(0, [rows]), replaced)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("keyfold.table.data_files.split", lambda table, *_: [(PartitionValues(0), table)])
+        change = Change(Operation.REPLACE, {}, writer.data(0, [rows]), replaced)
     commit(table.opened.catalog, version, change, commit_id=commit_id, now_ms=1, random=Random(3))
     made.append(records("a=4", 3))
     other.append(records("b=5 c=", 3))
