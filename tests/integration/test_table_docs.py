@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import StaticTable
 
 from keyfold.formats.format import Format
@@ -132,9 +132,21 @@ def test_every_engine_sees_the_latest_state_after_each_sync(lake: Lake, local_s3
         assert found == dict.fromkeys(("DuckDB", "pyiceberg", "Polars", "ClickHouse"), wanted)
 
 
+def sql_catalog(s3: LocalS3Process, folder: Path) -> Catalog:
+    return load_catalog("prod", type="sql", uri=f"sqlite:///{folder}/catalog.db", **settings(s3))
+
+
+def glue_catalog(s3: LocalS3Process, _: Path) -> Catalog:
+    found = {name.replace("s3.", "glue."): value for name, value in settings(s3).items()}
+    return load_catalog("prod", type="glue", **found, **settings(s3))
+
+
 @pytest.mark.full
-def test_a_catalog_shows_the_latest_state_after_each_sync(lake: Lake, local_s3: LocalS3Process, tmp_path: Path) -> None:
-    catalog = SqlCatalog("prod", uri=f"sqlite:///{tmp_path}/catalog.db", **settings(local_s3))
+@pytest.mark.parametrize("make_catalog", [sql_catalog, glue_catalog])
+def test_a_catalog_shows_the_latest_state_after_each_sync(
+    lake: Lake, local_s3: LocalS3Process, tmp_path: Path, make_catalog: Callable[[LocalS3Process, Path], Catalog]
+) -> None:
+    catalog = make_catalog(local_s3, tmp_path)
     catalog.create_namespace("shop")
     named = NamedCatalog(catalog, "shop.users")
     for number in range(3):
