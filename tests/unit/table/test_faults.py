@@ -20,8 +20,8 @@ from keyfold.store.wrappers.faults import Fault, FaultyStore, SimulatedCrash, ev
 from keyfold.table.catalog import LoadedTable
 from keyfold.table.maintain import collect, expire, merge, named_objects
 from keyfold.table.table import TableVersion
-from tests.support.logs import MadeLog, records
-from tests.support.tables import MadeTable, copy_of
+from tests.support.logs import MadeLog, record, records
+from tests.support.tables import JSON, MadeTable, copy_of
 from tests.support.tiers import Sharded
 
 Step = Callable[[MadeTable], object]
@@ -124,6 +124,51 @@ def _survive(step: Step, fault: Fault, seed: int, found: Scene) -> None:
     objects = {info.key for info in real.list("tables/")}
     wanted = named_objects(table.version) | {"tables/users/metadata/version-hint.text"}
     assert objects == wanted, fault
+
+
+def new_table() -> MadeTable:
+    """A log without a table, which is to be partitioned by what the values have."""
+    clock = ManualClock(2 * 10**12)
+    table = MadeTable(MadeLog(store=MemoryStore(clock=clock), clock=clock), replace(JSON, partition_by="value.at"))
+    table.made.append([record(0, "a", '{"at": 1}'), record(1, "b", '{"at": 2}'), record(2, "a", '{"at": 3}')])
+    return table
+
+
+def test_the_first_sync_survives_every_fault_of_every_call(sharded: Sharded) -> None:
+    found = Scene(new_table(), [], [1, 2])
+    table = found.again()
+    table.store = calls = FaultyStore(table.made.store)
+    table.sync()
+    faults = list(every_fault(calls.calls))
+    assert len(faults) > 15
+    for number, fault in sharded(list(enumerate(faults))):
+        _begin(fault, number, found)
+
+
+def _begin(fault: Fault, seed: int, found: Scene) -> None:
+    table = found.again()
+    real: ObjectStore = table.made.store
+    table.store = faulty = FaultyStore(real, [fault])
+    table.seed += seed
+    try:
+        table.sync()
+    except SimulatedCrash:
+        pass
+    except KeyfoldError as error:
+        if not error.retriable:
+            raise
+    faulty.land()
+    table.store = real
+    if table.opened.catalog.load() is not None:
+        assert sorted(table.state()) in ([], found.after), fault
+    table.sync()
+    assert sorted(table.state()) == found.after, fault
+    assert sorted(file.file.partition[0] for file in table.version.data_files) == [2, 3], fault
+    table.made.clock.sleep(60.0)
+    collect(table.opened, clock=table.made.clock, random=Random(10**6), age_ms=1000)
+    assert sorted(table.state()) == found.after, fault
+    objects = {info.key for info in real.list("tables/")}
+    assert objects == named_objects(table.version) | {"tables/users/metadata/version-hint.text"}, fault
 
 
 def states(table: MadeTable) -> list[list[int]]:
