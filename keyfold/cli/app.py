@@ -170,6 +170,7 @@ def run(args: Sequence[str] | None, context: CliContext | None = None) -> int:
 def _add_commands() -> None:
     from keyfold.cli.cat import cat
     from keyfold.cli.export import export
+    from keyfold.cli.get import get
     from keyfold.cli.log import log
     from keyfold.cli.restore import restore
     from keyfold.cli.table import table
@@ -178,6 +179,7 @@ def _add_commands() -> None:
     cli.add_command(restore)
     log.add_command(cat)
     log.add_command(export)
+    log.add_command(get)
     log.add_command(repair)
     log.add_command(verify)
     cli.add_command(log)

@@ -6,5 +6,6 @@ segment_reader, index_parts, blocks  the wanted records of one segment, through 
 batches, records, ordered        Arrow batches and records in offset order
 follow                           waits for new records
 latest, latest_keys, key_hash    the last record of each key, in bounded memory
+lookup, key_directory            the records of a key
 fetch                            an object, with errors that name the partition
 """

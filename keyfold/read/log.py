@@ -5,6 +5,7 @@
     state = {record.key: record.value for record in log.latest(partition=0)}
     for batch in log.batches(partition=0, columns=["offset", "value"]): ...      Arrow
     for partition, record in log.follow(): ...                                   waits for more
+    value = log.get(b"user-7").value                                             by key
 
 Each call reads the newest manifest and stays with that version as long as its objects exist. So a read sees the log at
 one moment, regardless of concurrent appends and compactions.
@@ -30,6 +31,7 @@ from keyfold.read.batches import BATCH_BYTES, read_batches
 from keyfold.read.blocks import READ_LIMITS, ReadLimits
 from keyfold.read.follow import Follower, Position, Tail, Wait, tail_of
 from keyfold.read.latest import MEMORY_BYTES, Latest, read_latest, read_latest_batches
+from keyfold.read.lookup import Found, Lookup
 from keyfold.read.ordered import OffsetAndTimestamp, find_last, find_time, newer, read_ordered
 from keyfold.read.position import start_offset
 from keyfold.read.selection import Selection
@@ -75,6 +77,7 @@ class Log:
         self._clock = clock or SystemClock()
         self._random = random or Random()
         self._on_close = on_close
+        self._lookup: Lookup | None = None
 
     def close(self) -> None:
         """Close the connections that `open_log` opened. A store passed by the caller stays open."""
@@ -217,6 +220,36 @@ class Log:
             batch_bytes=batch_bytes,
             limits=self.limits,
         )
+
+    def lookup(self, partitions: Iterable[int] | None = None) -> Lookup:
+        """Return what finds records by their key, in some partitions or in all. Raises the errors of `manifest`.
+
+        It stays at the versions of this moment until its `refresh`, and keeps the directory of keys that it has made.
+        """
+        chosen = None if partitions is None else sorted(set(partitions))
+        return Lookup(self.store, self.place, lambda: chosen or self.partitions(), self.manifest)
+
+    def get(self, key: bytes, partition: int | None = None) -> Found:
+        """Return the last record of a key now. Raises the errors of `Lookup.get`.
+
+        The log keeps what it has learned about its keys, so the first call costs more than others.
+        """
+        return self._fresh_lookup().get(key, partition)
+
+    def get_many(self, keys: Sequence[bytes], partition: int | None = None) -> dict[bytes, Found]:
+        """Return the last record of each key now. See `get`."""
+        return self._fresh_lookup().get_many(keys, partition)
+
+    def history(self, key: bytes, partition: int | None = None) -> list[tuple[int, Record]]:
+        """Return every record of a key that the log still has, with its partition, in order of offsets. See `get`."""
+        return self._fresh_lookup().history(key, partition)
+
+    def _fresh_lookup(self) -> Lookup:
+        if self._lookup is None:
+            self._lookup = self.lookup()
+        else:
+            self._lookup.refresh()
+        return self._lookup
 
     def follow(
         self,

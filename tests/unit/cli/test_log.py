@@ -408,3 +408,24 @@ def test_an_interrupted_verify_leaves_segments_unread(made: MadeLog, keyfold: Ke
     made.store.get_range = interrupted  # type: ignore[method-assign]  # replaced for this test
     keyfold("verify", URL, "users", "--parallel", "2", code=130)
     assert len(set(read)) < len(made.manifest.segments)
+
+
+def test_get_prints_the_last_record_of_each_key(keyfold: Keyfold) -> None:
+    assert [row["offset"] for row in keyfold.json("get", URL, "users", "a", "c")] == [2, 3]
+    assert keyfold("get", URL, "users", "0x63") == keyfold("cat", URL, "users", "--key", "c")
+    assert [row["offset"] for row in keyfold.json("get", URL, "users", "b", "--history", code=1)] == [1, 4]
+    assert keyfold.errors == ["error: `b` has no value up to users-0 offset 5"]
+
+
+def test_get_fails_for_a_key_without_a_value(keyfold: Keyfold) -> None:
+    assert keyfold("get", URL, "users", "nosuch", "a", code=1) == keyfold("get", URL, "users", "a")
+    keyfold("get", URL, "users", "nosuch", code=1)
+    assert keyfold.errors == ["error: `nosuch` has no value up to users-0 offset 5"]
+    assert len(keyfold("get", URL, "users", "b", code=1)) == 1, "the tombstone"
+
+
+def test_get_asks_for_the_partition_of_a_key_that_several_have(keyfold: Keyfold, made: MadeLog) -> None:
+    MadeLog(store=made.store, clock=made.clock, place=Place("topics", "users", 1)).append(records("a=9"))
+    keyfold("get", URL, "users", "a", code=1)
+    assert "a key has records in the partitions 0, 1" in keyfold.errors[0]
+    assert [row["value"] for row in keyfold.json("get", URL, "users", "a", "-p", "1")] == ["9"]

@@ -56,6 +56,7 @@ def test_the_pages_code_runs_from_top_to_bottom(made: MadeLog, monkeypatch: pyte
     assert names["found"].offset == 0
     assert names["table"].num_rows == names["sizes"] == names["rows"] == 40
     assert names["kept"]
+    assert names["answer"].value == names["before"] == names["after"][b"k7"].value == b"value 34"
     assert set(names["start"]) == {0}
 
 
