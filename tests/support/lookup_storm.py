@@ -1,0 +1,120 @@
+"""Lookups of random keys while a log is written and cleaned: each answer must be right for the version that it names.
+
+    storm(location, lookups=2000, seed=1)
+
+Keys are present, superseded, deleted, absent and long. Answers never go back to an older version or record. Objects of
+replaced versions are deleted all the time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from random import Random
+
+from keyfold.log.record import Record
+from keyfold.read.lookup import Found, Lookup
+from keyfold.store.s3 import S3Location
+from tests.support.reader_proof import History
+from tests.support.readers_world import Cleaner, Loop, Pace, Tally, World, Writer
+
+LONG = b"long-" + bytes(100_000)
+KEYS = 300
+
+
+class LongKeyWriter(Writer):
+    """A writer that also writes a key of 100 KB."""
+
+    def _batch(self, start: int) -> tuple[list[Record], int]:
+        batch, end = super()._batch(start)
+        if self._random.random() < 0.2:
+            at = self._random.randrange(len(batch))
+            batch[at] = replace(batch[at], key=LONG)
+        return batch, end
+
+
+class Oracle:
+    """The records of each key, in order of offsets, of one partition's history."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._known = 0
+        self._by_key: dict[bytes, list[Record]] = {}
+
+    def last(self, key: bytes, end: int) -> Record | None:
+        """Return the last record of a key before an offset."""
+        records = self._history.records
+        while self._known < len(records):
+            record = records[self._known]
+            self._known += 1
+            if record.key is not None:
+                self._by_key.setdefault(record.key, []).append(record)
+        return next((each for each in reversed(self._by_key.get(key, [])) if each.offset < end), None)
+
+
+class Judge:
+    """Compares answers with the history, and with the answers before."""
+
+    def __init__(self, world: World) -> None:
+        self._oracles = {number: Oracle(history) for number, history in world.histories.items()}
+        self._ends: dict[int, int] = {}
+        self._offsets: dict[tuple[int, bytes], int] = {}
+        self.seen: Counter[str] = Counter()
+
+    def check(self, number: int, key: bytes, found: Found) -> None:
+        """Raise `AssertionError` for a wrong answer."""
+        end = found.next_offsets[number]
+        assert end >= self._ends.get(number, 0), "an older version"
+        self._ends[number] = end
+        wanted = self._oracles[number].last(key, end)
+        if found.record is None:
+            # A tombstone may be gone by now; a value may not.
+            assert wanted is None or wanted.is_tombstone, f"{key[:20]!r} is missing, {wanted}"
+            self.seen["absent" if wanted is None else "purged"] += 1
+            return
+        assert found.record == wanted, f"{key[:20]!r}: {found.record} instead of {wanted}"
+        assert found.record.offset >= self._offsets.get((number, key), 0), "an older record"
+        self._offsets[number, key] = found.record.offset
+        self.seen["deleted" if found.record.is_tombstone else "long" if key == LONG else "present"] += 1
+
+
+def storm(location: S3Location, *, lookups: int, seed: int) -> Counter[str]:
+    """Return how many keys of each kind were looked up."""
+    pace = Pace(lag_s=0.5, delete_retention_s=1.0, file_delete_delay_s=0.3, write_every_s=0.2, keys=KEYS)
+    world, tally, random = World(location, pace), Tally(), Random(seed)
+    judge = Judge(world)
+    with ExitStack() as exits:
+        writer, cleaner = LongKeyWriter(world, seed).open(), Cleaner(world, seed).open()
+        exits.callback(writer.close)
+        exits.callback(cleaner.close)
+        writer.turn()
+        lookup = exits.enter_context(world.opened()).lookup()
+        for turn in (writer.turn, cleaner.turn):
+            exits.callback(Loop(turn, tally).end)
+        done = 0
+        while done < lookups:
+            assert not tally.errors, tally.errors[0]
+            if random.random() < 0.3:
+                lookup.refresh()
+            keys = _keys(random)
+            for number in world.histories:
+                for key, found in _answers(lookup, keys, number, random).items():
+                    judge.check(number, key, found)
+                    done += 1
+    assert not tally.errors, tally.errors[0]
+    judge.seen["too late for an object"] = len(world.gone)
+    return judge.seen
+
+
+def _keys(random: Random) -> list[bytes]:
+    count = random.choice((1, 1, 1, 10, 50))
+    found = {b"k%d" % random.randrange(KEYS + 20) for _ in range(count)}
+    return [*found, *([LONG] * (random.random() < 0.1))]
+
+
+def _answers(lookup: Lookup, keys: Sequence[bytes], number: int, random: Random) -> dict[bytes, Found]:
+    if len(keys) == 1 and random.random() < 0.5:
+        return {keys[0]: lookup.get(keys[0], number)}
+    return lookup.get_many(keys, number)
