@@ -1,6 +1,7 @@
 """A commit: new manifests, their list, and a snapshot that the catalog makes the current one.
 
-Manifests that the change does not touch stay as they are. Of many small ones one is made.
+Manifests that the change does not touch stay as they are. Of many small ones one is made, so that an entry is rewritten
+about as often as the table has doubled since.
 """
 
 from __future__ import annotations
@@ -44,8 +45,10 @@ from keyfold.table.table import STATE, ShownVersion, TableVersion
 
 T = TypeVar("T")
 
-MANIFESTS_MAX: Final = 16
-"""More manifests of one kind than this become one."""
+MANIFESTS_MAX: Final = 8
+"""If there are more manifests of one kind than this, the small ones become one."""
+
+_GROWTH: Final = 2
 
 _LAST_ADDED: Final = -1
 
@@ -168,12 +171,12 @@ class _Manifests:
         added = [file for file in change.added if _content_of(file) is content]
         old = [each for each in self._version.manifests if each.content is content]
         live = [each for each in old if self._version.entries[each.manifest_path]]
-        merged = len(live) + bool(added) > MANIFESTS_MAX
+        merged = self._to_merge(live) if len(live) + bool(added) > MANIFESTS_MAX else set()
         kept: list[ManifestFile] = []
         rewritten: dict[int, list[ManifestEntry]] = {}
         for manifest in live:
             entries = self._version.entries[manifest.manifest_path]
-            if merged or any(entry.data_file.file_path in change.removed for entry in entries):
+            if manifest.manifest_path in merged or any(e.data_file.file_path in change.removed for e in entries):
                 rewritten.setdefault(manifest.partition_spec_id, []).extend(entries)
             else:
                 kept.append(manifest)
@@ -184,6 +187,18 @@ class _Manifests:
             for number, entries in rewritten.items()
         ]
         return [*kept, *new]
+
+    def _to_merge(self, manifests: Sequence[ManifestFile]) -> set[str]:
+        """Return the smallest manifests, as long as the next is not much larger than all before it."""
+        merged: set[str] = set()
+        total = 0
+        counts = {each.manifest_path: len(self._version.entries[each.manifest_path]) for each in manifests}
+        for path, count in sorted(counts.items(), key=lambda each: each[1]):
+            if len(merged) > 1 and count > _GROWTH * total:
+                break
+            merged.add(path)
+            total += count
+        return merged
 
     def _written(
         self,

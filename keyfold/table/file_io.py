@@ -9,10 +9,12 @@ Locations are URLs of the store, because Iceberg's metadata names files by whole
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Final
 
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream
+from pyiceberg.manifest import ManifestEntry
 
 from keyfold.errors import ConfigError, KeyfoldError, ObjectNotFound
 from keyfold.log.objects import create_object
@@ -41,12 +43,13 @@ def gone(error: ObjectNotFound) -> TableMoved:
 
 
 class ObjectFiles(FileIO):
-    """Files of one bucket."""
+    """Files of one bucket. `manifest_entries` are those of the version that was read last, by manifest."""
 
     def __init__(self, store: ObjectStore, retry: RetryPolicy) -> None:
         super().__init__()
         self.store = store
         self.retry = retry
+        self.manifest_entries: Mapping[str, tuple[ManifestEntry, ...]] = {}
 
     def key(self, location: str) -> str:
         """Return the key of a location. Raises `ConfigError` if it is in another bucket."""

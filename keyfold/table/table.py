@@ -169,8 +169,16 @@ class TableVersion:
 
     @cached_property
     def entries(self) -> Mapping[str, tuple[ManifestEntry, ...]]:
-        """The live entries of each manifest, by the manifest's path."""
-        return {each.manifest_path: tuple(each.fetch_manifest_entry(self.files)) for each in self.manifests}
+        """The live entries of each manifest, by the manifest's path.
+
+        A manifest never changes. So those that the version before had too are not read again.
+        """
+        known = self.files.manifest_entries
+        self.files.manifest_entries = {
+            each.manifest_path: known.get(each.manifest_path) or tuple(each.fetch_manifest_entry(self.files))
+            for each in self.manifests
+        }
+        return self.files.manifest_entries
 
     @cached_property
     def data_files(self) -> tuple[TableFile, ...]:

@@ -41,6 +41,7 @@ from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
 from keyfold.table.maintain import maintain, merge
 from keyfold.table.request import TableRequest
+from keyfold.table.sync import sync
 from tests.bench._processes import cpu_s, ticks
 from tests.support.lake import duckdb_on, install_extensions
 from tests.support.logs import MadeLog
@@ -185,14 +186,15 @@ def syncs(rows: int, count: int) -> MadeTable:
     fill(made, rows, random)
     table = MadeTable(made, _REQUEST)
     table.sync()
+    opened, log = table.opened, table.log  # as `--follow` keeps them
     spent: list[float] = []
     for number in range(count):
         change(made, rows, 100, random)
         if number % 100 == 99:
             made.compact(merge=True)
         begun = time.process_time()
-        table.sync()
-        maintain(table.opened, clock, Random(10**6 + number))
+        sync(log, opened, _REQUEST, clock=clock, random=Random(10**6 + number))
+        maintain(opened, clock, Random(2 * 10**6 + number))
         spent.append(time.process_time() - begun)
         clock.sleep(60.0)
     tenth = max(1, count // 10)
@@ -211,7 +213,7 @@ def scan(table: MadeTable) -> None:
         took = []
         for is_merged in (False, True):
             if is_merged:
-                merge(table.opened, clock=table.made.clock, random=Random(3), files_max=1, hidden_max=0)
+                merge(table.opened, clock=table.made.clock, random=Random(10**9), files_max=1, hidden_max=0)
             _copy(table, server)
             took.append(_fastest(partial(_scanned, connection, table.loaded.location)))
             print(f"DuckDB's scan: {1000 * took[-1]:.0f} ms with {len(table.version.data_files)} files")
