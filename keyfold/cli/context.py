@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
+import click
+
 from keyfold.runtime.clock import Clock
 
 if TYPE_CHECKING:
@@ -38,3 +40,10 @@ class CliContext:
     clock: Clock
     random: Random
     open_location: OpenLocation = open_by_location
+
+
+def world_of(ctx: click.Context) -> CliContext:
+    """Return the context of a command."""
+    world = ctx.find_object(CliContext)
+    assert world is not None, "`app.run` gives every command one"
+    return world

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from keyfold.cli.common_options import is_quiet
-from keyfold.cli.context import CliContext
+from keyfold.cli.context import world_of
 from keyfold.cli.log import open_store_of, open_target
 from keyfold.cli.log_options import (
     from_offset_option,
@@ -81,8 +81,7 @@ def export(ctx: click.Context, /, url: str, topic: str, to: str, *, as_json: boo
     from keyfold.export.run import new_run
     from keyfold.formats.format import Format
 
-    world = ctx.find_object(CliContext)
-    assert world is not None
+    world = world_of(ctx)
     _check(asked)
     source = open_target(ctx, url, topic, asked["partition"])
     request = ExportRequest(
@@ -149,8 +148,7 @@ def _target(ctx: click.Context, to: str, log: Log, run: str) -> ExportTarget:
 
     if "://" not in to:
         return FolderTarget(Path(to), run)
-    world = ctx.find_object(CliContext)
-    assert world is not None
+    world = world_of(ctx)
     parse_url(to, key="--to")
     store, prefix = open_store_of(ctx, to)
     check_outside_logs(log.store, log.topics_dir, store, prefix)

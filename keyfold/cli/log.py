@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from keyfold.cli.context import CliContext
+from keyfold.cli.context import CliContext, world_of
 from keyfold.cli.log_options import json_option, partition_option, topic_arguments, url_argument
 from keyfold.errors import KeyfoldError, is_of_one_partition
 from keyfold.runtime.log_level import asked_level
@@ -38,8 +38,7 @@ class OpenTopic:
 
 def open_store_of(ctx: click.Context, url: str) -> tuple[ObjectStore, str]:
     """Open the store of a URL, to be closed when the command ends; return it and the topics.dir."""
-    world = ctx.find_object(CliContext)
-    assert world is not None
+    world = world_of(ctx)
     store, topics_dir = world.open_store(url)
     ctx.call_on_close(getattr(store, "close", None) or (lambda: None))
     return _with_request_log(store, world), topics_dir
@@ -61,8 +60,7 @@ def open_target(ctx: click.Context, url: str, topic: str, chosen: Sequence[int])
     """Open the topic under a URL, with the chosen partitions; none chosen: all."""
     from keyfold.read.log import Log
 
-    world = ctx.find_object(CliContext)
-    assert world is not None
+    world = world_of(ctx)
     store, topics_dir = open_store_of(ctx, url)
     log = Log(store, topics_dir, topic, clock=world.clock, random=world.random)
     return OpenTopic(store, log, tuple(sorted(set(chosen)) or log.partitions()))
@@ -105,8 +103,7 @@ def list_logs(ctx: click.Context, url: str, topic: str | None, *, by_partition: 
     from keyfold.cli.log_table import ListedLog, LogFigures, table_of_partitions, table_of_topics
     from keyfold.read.log import Log
 
-    world = ctx.find_object(CliContext)
-    assert world is not None
+    world = world_of(ctx)
     store, topics_dir = open_store_of(ctx, url)
 
     def manifest(place: Place) -> Manifest | KeyfoldError:
@@ -139,8 +136,7 @@ def _places(ctx: click.Context, store: ObjectStore, topics_dir: str, topic: str 
     from keyfold.log import catalog
     from keyfold.read.log import Log
 
-    world = ctx.find_object(CliContext)
-    assert world is not None
+    world = world_of(ctx)
     if topic is not None:
         log = Log(store, topics_dir, topic, clock=world.clock, random=world.random)
         return [log.place(number) for number in log.partitions()]
@@ -200,8 +196,7 @@ def _described(ctx: click.Context, target: OpenTopic, number: int, *, exact: boo
     from keyfold.cli.segment_strip import is_compacted_topic, signs_for, strip_lines
     from keyfold.read.latest import count_superseded
 
-    world = ctx.find_object(CliContext)
-    assert world is not None
+    world = world_of(ctx)
     log, place = target.log, target.log.place(number)
     manifest, garbage = log.manifest(number), None
     if exact and is_compacted_topic(manifest):

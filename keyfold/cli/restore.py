@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from keyfold.cli.common_options import is_quiet
-from keyfold.cli.context import CliContext
+from keyfold.cli.context import world_of
 from keyfold.cli.log import open_store_of
 from keyfold.cli.log_options import (
     LogUrl,
@@ -120,8 +120,7 @@ def _opened(ctx: click.Context, url: str, topic: str, options: Mapping[str, Any]
     from keyfold.restore.pace import Pace
     from keyfold.restore.run import Restore
 
-    world = ctx.find_object(CliContext)
-    assert world is not None
+    world = world_of(ctx)
     request = _request(topic, options)
     from keyfold.kafka.cluster import KafkaCluster
     from keyfold.restore.kafka_target import OWNED, KafkaTopics

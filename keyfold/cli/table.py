@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from keyfold.cli.context import CliContext
+from keyfold.cli.context import world_of
 from keyfold.cli.export import row_progress, schema_text
 from keyfold.cli.log import open_store_of
 from keyfold.cli.log_options import document_json_option, dry_run_option, json_option, topic_arguments
@@ -107,7 +107,7 @@ def sync(ctx: click.Context, /, url: str, topic: str, to: str, *, dry_run: bool,
     from keyfold.table.open import open_table
     from keyfold.table.sync import sync as run_sync
 
-    world = _world(ctx)
+    world = world_of(ctx)
     store, topics_dir = open_store_of(ctx, url)
     log = Log(store, topics_dir, topic, clock=world.clock, random=world.random)
     opened = open_table(to, asked["location"], lambda url: open_store_of(ctx, url), _retry(ctx))
@@ -219,7 +219,7 @@ def verify(ctx: click.Context, /, url: str, topic: str, table: str, *, as_json: 
     from keyfold.table.table import TableVersion
     from keyfold.table.verify import verify as run_verify
 
-    world = _world(ctx)
+    world = world_of(ctx)
     store, topics_dir = open_store_of(ctx, url)
     log = Log(store, topics_dir, topic, clock=world.clock, random=world.random)
     opened, loaded = _existing(ctx, table)
@@ -282,7 +282,7 @@ def merge(
     from keyfold.table.maintain import merge as run_merge
     from keyfold.table.table import TableVersion
 
-    world = _world(ctx)
+    world = world_of(ctx)
     opened, loaded = _existing(ctx, table)
     done: dict[str, int] = {}
     if dry_run:
@@ -334,16 +334,10 @@ def drop(ctx: click.Context, table: str, *, yes: bool, dry_run: bool, as_json: b
         echo(f"dropped {opened.catalog.name}: {count_text(count, 'object')} deleted")
 
 
-def _world(ctx: click.Context) -> CliContext:
-    world = ctx.find_object(CliContext)
-    assert world is not None
-    return world
-
-
 def _retry(ctx: click.Context) -> RetryPolicy:
     from keyfold.runtime.retry import RetryPolicy
 
-    world = _world(ctx)
+    world = world_of(ctx)
     return RetryPolicy(world.clock, world.random)
 
 

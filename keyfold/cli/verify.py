@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from keyfold.cli.common_options import is_quiet
-from keyfold.cli.context import CliContext
+from keyfold.cli.context import world_of
 from keyfold.cli.log import OpenTopic, open_target
 from keyfold.cli.log_options import (
     bootstrap_servers_option,
@@ -164,8 +164,7 @@ def _reports(
     from keyfold.verify.findings import unverified
     from keyfold.verify.partition import verify_partition
 
-    world = ctx.find_object(CliContext)
-    assert world is not None
+    world = world_of(ctx)
     clock, random = world.clock, world.random
     at_once = min(parallel, len(target.partitions))
 
@@ -255,8 +254,7 @@ def repair(
     from keyfold.store.wrappers.base import unwrapped
     from keyfold.verify.repair import apply_repair, plan_repair
 
-    world = ctx.find_object(CliContext)
-    assert world is not None
+    world = world_of(ctx)
     target = open_target(ctx, url, topic, partitions)
     clock, random = world.clock, world.random
     store = unwrapped(target.store)  # a bucket with versioning is recognized by its own methods

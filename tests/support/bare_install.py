@@ -48,7 +48,7 @@ COMMANDS: Final = (
     ("log list {url}", ""),
     ("log describe {url} users", ""),
     ("log cat {url} users --latest --json", ""),
-    ("log get {url} users a", ""),
+    ("log get {url} users b", ""),
     ("log files {url} users --json", ""),
     ("log export {url} users --latest --to {folder}/parquet", ""),
     ("log verify {url} users", ""),

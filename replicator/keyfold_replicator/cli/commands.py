@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from keyfold.cli.context import world_of
 from keyfold.cli.log_options import document_json_option
 from keyfold.errors import ConfigError
 from keyfold.runtime.terminal import echo, echo_json
@@ -23,7 +24,6 @@ from keyfold_replicator.cli.locations import (
     open_side,
     registry_of,
     source_argument,
-    world_of,
 )
 from keyfold_replicator.cli.promote import demote, promote
 from keyfold_replicator.cli.run import resync, run, status

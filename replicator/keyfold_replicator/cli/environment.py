@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from keyfold_replicator.cli.locations import world_of
+from keyfold.cli.context import world_of
 
 if TYPE_CHECKING:
     from keyfold.config.allowed_credentials import AllowedCredentials

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from keyfold.cli.context import world_of
 from keyfold.errors import KeyfoldError
 from keyfold.runtime.terminal import echo
 from keyfold.runtime.text import count_text
-from keyfold_replicator.cli.locations import world_of
 
 if TYPE_CHECKING:
     from keyfold_replicator.registry.replica_pair import LogDirectory

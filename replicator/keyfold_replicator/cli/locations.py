@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from keyfold.cli.context import CliContext
+from keyfold.cli.context import world_of
 from keyfold.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,13 +53,6 @@ class PlaceType(click.ParamType[str]):
 
 source_argument = click.argument("source", metavar="SOURCE", type=PlaceType())
 name_argument = click.argument("name", metavar="NAME")
-
-
-def world_of(ctx: click.Context) -> CliContext:
-    """Return the context of a command."""
-    world = ctx.find_object(CliContext)
-    assert world is not None
-    return world
 
 
 def where(place: str) -> tuple[StoreLocation, str]:

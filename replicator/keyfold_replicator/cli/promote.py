@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from keyfold.cli.context import world_of
 from keyfold.cli.log_options import dry_run_option, topics_option
 from keyfold.errors import KeyfoldError
 from keyfold.runtime.terminal import echo, echo_json
@@ -22,7 +23,6 @@ from keyfold_replicator.cli.locations import (
     open_replica,
     open_side,
     registry_of,
-    world_of,
 )
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from keyfold.cli.context import world_of
 from keyfold.cli.log_options import document_json_option, partitions_option, topics_option
 from keyfold.errors import ConfigError, KeyfoldError
 from keyfold.runtime.json_types import JsonObject
@@ -22,7 +23,6 @@ from keyfold_replicator.cli.locations import (
     open_store,
     registry_of,
     source_argument,
-    world_of,
 )
 
 if TYPE_CHECKING:
