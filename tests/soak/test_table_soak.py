@@ -1,6 +1,6 @@
 """Thirty syncs of two tables beside a sink and a compactor, all killed at random; five engines read each version.
 
-    folder     on moto, tables that are folders
+    folder     on moto, tables that are folders; at the end Spark rewrites the files of one of them
     catalog    on versitygw, tables in a SQL catalog
 
 make soak ARGS="tests/soak/test_table_soak.py -s"
@@ -37,6 +37,15 @@ PAGES_TABLE = "s3://lake/tables/users"
 (SPARK_BLOCK,) = re.findall(
     r"```python\n(rows = spark.*?)^```", (ROOT / "docs" / "table.md").read_text(), re.DOTALL | re.MULTILINE
 )
+# A table that is a folder is one of a catalog of the type `hadoop`, whose commits are renames.
+REWRITE = """
+spark.conf.set("spark.sql.catalog.here", "org.apache.iceberg.spark.SparkCatalog")
+spark.conf.set("spark.sql.catalog.here.type", "hadoop")
+spark.conf.set("spark.sql.catalog.here.warehouse", "s3://{bucket}")
+options = "map('rewrite-all', 'true')"
+spark.sql(f"CALL here.system.rewrite_data_files(table => 'tables.users', options => {{options}})").collect()
+state = []
+"""
 OPTIONS = {"users": ("--value-format", "json"), "orders": ("--value-format", "avro")}
 
 
@@ -96,6 +105,12 @@ def test_every_engine_reads_the_latest_state_after_each_of_thirty_syncs(
             users = tables[0]
             state = [(key, number) for _, _, key, number in world.rows_at(users, world.loaded(users))]
             assert sorted(with_spark.run(SPARK_BLOCK.replace(PAGES_TABLE, users.name))) == sorted(state)
+            with_spark.run(REWRITE.format(bucket=bucket))
+            world.sync(users, random)
+            loaded = world.loaded(users)
+            for name, read in engines.items():
+                assert sorted(read(loaded)) == world.rows_at(users, loaded), f"{name} after Spark's rewrite"
+            world.verify(users)
     print(f"\n{kind}: {dict(world.done)}")
     assert all(world.done[f"killed {who}"] for who in ("sink", "compactor", "sync"))
 
