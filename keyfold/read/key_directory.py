@@ -1,4 +1,4 @@
-"""Where the records of a key may be: for each record of a segment 32 bits of its key's hash, and its row.
+"""Where the records of a key may be: for each record of a segment 32 bits of its key's hash, and its place.
 
 A hash only says where to look. Whoever looks compares the whole key with that of the record, so two keys of one hash
 cost a request and are never taken for each other.
@@ -8,102 +8,139 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from keyfold.log.arrow_numbers import Ints
+from keyfold.log.avro import SegmentDamaged
 from keyfold.log.codec import open_codec
-from keyfold.log.index import read_index_data
+from keyfold.log.index import Index, read_index_data
 from keyfold.log.manifest import SegmentEntry
 from keyfold.log.names import Place
 from keyfold.log.record import Record
-from keyfold.log.record_decoder import decode_block
+from keyfold.log.record_decoder import decode_record, decompress_block
 from keyfold.read.blocks import BlockSource, damage_named, stored_blocks_at
 from keyfold.read.index_parts import checked_parts
 from keyfold.read.key_hash import key_hashes
 from keyfold.runtime.arrow_types import column_of
 from keyfold.store.api import ObjectStore
 
-Numbers = npt.NDArray[np.uint32]
-Hashes = npt.NDArray[np.int64]
-
-ROW_BYTES: Final = 8
-"""What the directory takes in memory for each record that has a key."""
+_COLUMNS = ("offset", "key", "position", "length")
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentKeys:
-    """The keys of one segment: `hashes` ascend, and `rows` has the row of each; equal hashes are in order of rows.
+    """The keys of one segment: `hashes` ascend, and `positions` has the place of the record of each.
 
-    `ends` has the row after each block.
+    A place is a position in the segment's bytes without compression. The places of equal hashes ascend. `starts` has the
+    place of each block, and of the end.
     """
 
     source: BlockSource
-    hashes: Numbers
-    rows: Numbers
-    ends: npt.NDArray[np.int64]
+    hashes: npt.NDArray[np.uint32]
+    positions: npt.NDArray[np.unsignedinteger]
+    starts: Ints
 
     @staticmethod
     def read(store: ObjectStore, place: Place, entry: SegmentEntry) -> SegmentKeys:
         """Make the directory of a segment from its index. Raises `Corrupt`, and `ObjectNotFound` if it was deleted."""
         data = read_index_data(store, place, entry)
-        hashes: list[Numbers] = [np.zeros(0, np.uint32)]
-        rows: list[Numbers] = [np.zeros(0, np.uint32)]
-        first, source = 0, None
+        hashes, positions, start = [np.zeros(0, np.uint32)], [np.zeros(0, np.int64)], 0
+        starts, source = [np.zeros(1, np.int64)], None
         with damage_named(place):
-            for part in checked_parts(data, ("offset", "key"), entry, place.key(entry.index_name)):
+            for part in checked_parts(data, _COLUMNS, entry, place.key(entry.index_name)):
+                at, ends = _places(part, start)
                 keys = part.rows.column("key").combine_chunks()
-                at = np.flatnonzero(keys.is_valid().to_numpy(zero_copy_only=False))
-                hashes.append(key_hashes(keys.take(column_of(at))).astype(np.uint32))
-                rows.append((at + first).astype(np.uint32))
-                first += len(part)
-                source = BlockSource.of(entry, part)
+                with_key = np.flatnonzero(keys.is_valid().to_numpy(zero_copy_only=False))
+                hashes.append(key_hashes(keys.take(column_of(with_key))).astype(np.uint32))
+                positions.append(at[with_key])
+                starts.append(ends)
+                start, source = int(ends[-1]), BlockSource.of(entry, part)
         assert source is not None, "a segment has records"
         joined = np.concatenate(hashes)
         order = np.argsort(joined, kind="stable")
-        return SegmentKeys(source, joined[order], np.concatenate(rows)[order], np.cumsum(source.blocks.record_count))
+        kind = np.uint32 if start < 2**32 else np.uint64
+        return SegmentKeys(source, joined[order], np.concatenate(positions)[order].astype(kind), np.concatenate(starts))
 
     @property
     def size_bytes(self) -> int:
         """About the memory that it takes."""
-        return ROW_BYTES * len(self.rows) + sum(column.nbytes for column in (self.ends, *self._table()))
-
-    def _table(self) -> Iterator[npt.NDArray[np.int64]]:
         blocks = self.source.blocks
-        yield from (blocks.position, blocks.length, blocks.record_count, blocks.first_offset, blocks.crc32)
+        table = (blocks.position, blocks.length, blocks.record_count, blocks.first_offset, blocks.crc32)
+        return sum(column.nbytes for column in (self.hashes, self.positions, self.starts, *table))
 
-    def candidates(self, hashes: Hashes) -> dict[int, list[tuple[int, int]]]:
-        """Return where records with these hashes are: by block, pairs of the hash's number and the row in the block."""
+    def candidates(self, hashes: npt.NDArray[np.int64]) -> dict[int, list[int]]:
+        """Return the places of the records with these hashes, the newest first, by the number of the hash."""
         wanted = hashes.astype(np.uint32)
         low, high = np.searchsorted(self.hashes, wanted, "left"), np.searchsorted(self.hashes, wanted, "right")
-        found: dict[int, list[tuple[int, int]]] = {}
-        for number in np.flatnonzero(high > low).tolist():
-            for row in self.rows[low[number] : high[number]].tolist():
-                block = int(np.searchsorted(self.ends, row, "right"))
-                start = int(self.ends[block] - self.source.blocks.record_count[block])
-                found.setdefault(block, []).append((number, row - start))
-        return found
+        return {
+            number: self.positions[low[number] : high[number]][::-1].tolist()
+            for number in np.flatnonzero(high > low).tolist()
+        }
+
+    def records(
+        self, store: ObjectStore, place: Place, wanted: Mapping[int, Sequence[int]]
+    ) -> Iterator[tuple[int, Record]]:
+        """Yield the records at these places with their number; each block is fetched once. Raises as `matches`."""
+        by_block: dict[int, list[tuple[int, int]]] = {}
+        for number, positions in wanted.items():
+            for position in positions:
+                block = int(np.searchsorted(self.starts, position, "right")) - 1
+                by_block.setdefault(block, []).append((number, position - int(self.starts[block])))
+        source, origin = self.source, place.key(self.source.entry.name)
+        codec = open_codec(source.codec)
+        with damage_named(place):
+            for stored in stored_blocks_at(store, place, source, np.asarray(sorted(by_block), np.int64)):
+                size = int(self.starts[stored.number + 1] - self.starts[stored.number])
+                raw = bytes(decompress_block(stored, codec, origin=origin, raw_bytes=size))
+                for number, position in by_block[stored.number]:
+                    yield number, self._record(raw, position, stored.number, origin)
+
+    def _record(self, raw: bytes, position: int, block: int, origin: str) -> Record:
+        try:
+            record, _ = decode_record(raw, position)
+        except (IndexError, ValueError) as error:
+            raise SegmentDamaged(
+                origin, f"has no record at {position}, where its index has one", block=block
+            ) from error
+        if not self.source.blocks.first_offset[block] <= record.offset <= self.source.entry.last_offset:
+            raise SegmentDamaged(origin, f"has offset {record.offset} at {position}, outside of the block", block=block)
+        return record
+
+
+def _places(part: Index, start: int) -> tuple[Ints, Ints]:
+    """Return the place of each row of an index's part, which begins at `start`, and the place after each block."""
+    first, end = part.part or (0, len(part.blocks))
+    counts = part.blocks.record_count[first:end]
+    position, length = part.ints("position"), part.ints("length")
+    last = np.cumsum(counts) - 1
+    ends = start + np.cumsum(position[last] + length[last])
+    starts = np.concatenate([[start], ends[:-1]])
+    return np.repeat(starts, counts) + position, ends
 
 
 def matches(
-    store: ObjectStore, place: Place, keys: SegmentKeys, wanted: Sequence[bytes], hashes: Hashes
-) -> Mapping[int, list[Record]]:
-    """Return the records of a segment that have these keys, in order of offsets, by the number of the key.
+    store: ObjectStore,
+    place: Place,
+    keys: SegmentKeys,
+    wanted: Sequence[bytes],
+    hashes: npt.NDArray[np.int64],
+    *,
+    is_history: bool,
+) -> dict[int, list[Record]]:
+    """Return the last record of each key in a segment, or all of them from the newest on, by the number of the key.
 
-    Only blocks that may have one are fetched. Raises `Corrupt`, and `ObjectNotFound` if the segment was deleted.
+    Raises `Corrupt`, and `ObjectNotFound` if the segment was deleted.
     """
-    candidates = keys.candidates(hashes)
     found: dict[int, list[Record]] = {}
-    if not candidates:
-        return found
-    source, origin = keys.source, place.key(keys.source.entry.name)
-    codec = open_codec(source.codec)
-    with damage_named(place):
-        for block in stored_blocks_at(store, place, source, np.asarray(sorted(candidates), np.int64)):
-            records = list(decode_block(block.stored, codec, sync_marker=None, origin=origin, number=block.number))
-            for number, row in candidates[block.number]:
-                record = records[row]
-                if record.key == wanted[number]:
-                    found.setdefault(number, []).append(record)
-    return found
+    places = keys.candidates(hashes)
+    while places:
+        # Of a hash's records the newest is nearly always the key's last one.
+        due = places if is_history else {number: at[:1] for number, at in places.items()}
+        for number, record in keys.records(store, place, due):
+            if record.key == wanted[number]:
+                found.setdefault(number, []).append(record)
+        older = {} if is_history else {number: at[1:] for number, at in places.items() if number not in found}
+        places = {number: at for number, at in older.items() if at}
+    return {number: sorted(each, key=lambda record: -record.offset) for number, each in found.items()}

@@ -22,13 +22,15 @@ from functools import partial
 from threading import Lock
 from typing import Final, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from keyfold.errors import FirstCopyUnfinished, LogError, LogNotFound, ObjectNotFound
 from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.names import Place
 from keyfold.log.record import Record
-from keyfold.read.key_directory import Hashes, SegmentKeys, matches
+from keyfold.read.key_directory import SegmentKeys, matches
 from keyfold.read.key_hash import key_hashes
 from keyfold.read.ordered import newer
 from keyfold.store.api import ObjectStore
@@ -207,7 +209,7 @@ class Lookup:
         self,
         version: _Version,
         keys: Sequence[bytes],
-        hashes: Hashes,
+        hashes: npt.NDArray[np.int64],
         is_history: bool,  # noqa: FBT001 - of this class
     ) -> dict[bytes, list[Record]]:
         found: dict[bytes, list[Record]] = {}
@@ -216,9 +218,10 @@ class Lookup:
             if not pending:
                 break
             wanted = [keys[at] for at in pending]
-            here = matches(self._store, version.place, self._keys_of(version, entry), wanted, hashes[pending])
+            segment = self._keys_of(version, entry)
+            here = matches(*(self._store, version.place, segment, wanted, hashes[pending]), is_history=is_history)
             for at, records in here.items():
-                found.setdefault(wanted[at], []).extend(reversed(records) if is_history else records[-1:])
+                found.setdefault(wanted[at], []).extend(records)
             if not is_history:
                 pending = [at for at in pending if keys[at] not in found]
         return found

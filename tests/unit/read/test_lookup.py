@@ -12,7 +12,6 @@ import pytest
 from keyfold.errors import Corrupt, LogNotFound
 from keyfold.log.names import Place
 from keyfold.log.record import Record
-from keyfold.read.key_directory import ROW_BYTES
 from keyfold.read.log import Log
 from keyfold.read.lookup import KeyInSeveralPartitions, LogRecreated
 from keyfold.store.api import Update
@@ -113,7 +112,7 @@ def test_only_indexes_of_new_segments_are_read(made: MadeLog) -> None:
     assert lookup.get(b"k3").value == b"1"
     assert len(store.keys) == 2, "the index and the block of the newest segment"
     lookup.load()
-    assert lookup.memory_bytes > 4 * ROW_BYTES
+    assert lookup.memory_bytes > 4 * 8
     store.keys.clear()
     assert lookup.get(b"k0").value == b"1"
     assert len(store.keys) == 1
