@@ -33,8 +33,8 @@ _COLUMNS = ("offset", "key", "position", "length")
 class SegmentKeys:
     """The keys of one segment: `hashes` ascend, and `positions` has the place of the record of each.
 
-    A place is a position in the segment's bytes without compression. The places of equal hashes ascend. `starts` has the
-    place of each block, and of the end.
+    A place is a position in the segment's bytes without compression. The places of equal hashes ascend. `starts` has
+    the place of each block, and of the end.
     """
 
     source: BlockSource
