@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from keyfold.log.arrow_numbers import Ints
 from keyfold.log.avro import SegmentDamaged
@@ -26,7 +28,7 @@ from keyfold.read.key_hash import key_hashes
 from keyfold.runtime.arrow_types import column_of
 from keyfold.store.api import ObjectStore
 
-_COLUMNS = ("offset", "key", "position", "length")
+_COLUMNS: Final = ("offset", "key", "length")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class SegmentKeys:
         starts, source = [np.zeros(1, np.int64)], None
         with damage_named(place):
             for part in checked_parts(data, _COLUMNS, entry, place.key(entry.index_name)):
-                at, ends = _places(part, start)
+                at, ends = _places(part, start, place.key(entry.index_name))
                 keys = part.rows.column("key").combine_chunks()
                 with_key = np.flatnonzero(keys.is_valid().to_numpy(zero_copy_only=False))
                 hashes.append(key_hashes(keys.take(column_of(with_key))).astype(np.uint32))
@@ -94,6 +96,9 @@ class SegmentKeys:
             for stored in stored_blocks_at(store, place, source, np.asarray(sorted(by_block), np.int64)):
                 size = int(self.starts[stored.number + 1] - self.starts[stored.number])
                 raw = bytes(decompress_block(stored, codec, origin=origin, raw_bytes=size))
+                if len(raw) != size:
+                    message = f"has {len(raw)} bytes without compression, but its index says {size}"
+                    raise SegmentDamaged(origin, message, block=stored.number)
                 for number, position in by_block[stored.number]:
                     yield number, self._record(raw, position, stored.number, origin)
 
@@ -109,15 +114,25 @@ class SegmentKeys:
         return record
 
 
-def _places(part: Index, start: int) -> tuple[Ints, Ints]:
-    """Return the place of each row of an index's part, which begins at `start`, and the place after each block."""
+def _places(part: Index, start: int, origin: str) -> tuple[Ints, Ints]:
+    """Return the place of each row of an index's part, which begins at `start`, and the place after each block.
+
+    A block has its records one after the other, and nothing else.
+    """
+    lengths = part.ints("length").astype(np.int64)
+    if (lengths <= 0).any():
+        raise SegmentDamaged(origin, "has a record without bytes")
     first, end = part.part or (0, len(part.blocks))
-    counts = part.blocks.record_count[first:end]
-    position, length = part.ints("position"), part.ints("length")
-    last = np.cumsum(counts) - 1
-    ends = start + np.cumsum(position[last] + length[last])
-    starts = np.concatenate([[start], ends[:-1]])
-    return np.repeat(starts, counts) + position, ends
+    ends = start + np.cumsum(lengths)
+    return ends - lengths, ends[np.cumsum(part.blocks.record_count[first:end]) - 1]
+
+
+def _require_hash(place: Place, keys: SegmentKeys, record: Record, wanted: int) -> None:
+    """Raise `Corrupt` if a record of another key has not even its hash: then the index says a wrong place."""
+    if record.key is None or int(key_hashes(pa.array([record.key], pa.binary()))[0]) != wanted:
+        origin = place.key(keys.source.entry.index_name)
+        with damage_named(place):
+            raise SegmentDamaged(origin, f"has a key at offset {record.offset} that its segment does not have there")
 
 
 def matches(
@@ -141,6 +156,8 @@ def matches(
         for number, record in keys.records(store, place, due):
             if record.key == wanted[number]:
                 found.setdefault(number, []).append(record)
+            else:
+                _require_hash(place, keys, record, int(hashes[number]))
         older = {} if is_history else {number: at[1:] for number, at in places.items() if number not in found}
         places = {number: at for number, at in older.items() if at}
     return {number: sorted(each, key=lambda record: -record.offset) for number, each in found.items()}

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
+from hashlib import sha256
 from random import Random
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from keyfold.errors import Corrupt, LogNotFound
+from keyfold.log.index import read_index
 from keyfold.log.names import Place
 from keyfold.log.record import Record
+from keyfold.read.key_directory import SegmentKeys, matches
+from keyfold.read.key_hash import key_hashes
 from keyfold.read.log import Log
 from keyfold.read.lookup import KeyInSeveralPartitions, LogRecreated
 from keyfold.store.api import Update
@@ -197,3 +203,29 @@ def test_partitions_are_looked_at_together_or_alone(made: MadeLog) -> None:
     assert [(number, each.value) for number, each in lookup.history(b"both")] == [(0, b"1"), (1, b"2")]
     with pytest.raises(LogNotFound):
         lookup.get(b"a", 7)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_an_index_with_wrong_places_is_an_error_and_no_answer(made: MadeLog, seed: int) -> None:
+    batch = [record(number, f"k{number % 9}", f"v{number}") for number in range(40)]
+    made.append(batch)
+    (entry,) = made.manifest.segments
+    index = read_index(made.store, made.place, entry)
+    random, rows = Random(seed), index.rows
+    lengths = rows.column("length").to_numpy().copy()
+    for _ in range(random.choice((1, 5, 40))):
+        lengths[random.randrange(len(lengths))] = random.choice((0, 1, 7, 60, 2**31 - 1, *lengths.tolist()))
+    changed = rows.set_column(rows.schema.get_field_index("length"), rows.schema.field("length"), [lengths])
+    data = replace(index, rows=changed).encode()
+    made.store.put(
+        made.place.key(entry.index_name), data, Update(made.store.head(made.place.key(entry.index_name)).etag)
+    )
+    entry = replace(entry, index_checksum=sha256(data).digest(), index_size_bytes=len(data))
+    wanted = folded(batch)
+    names = sorted(wanted)
+    try:
+        keys = SegmentKeys.read(made.store, made.place, entry)
+        found = matches(made.store, made.place, keys, names, key_hashes(pa.array(names)), is_history=False)
+    except Corrupt:
+        return
+    assert {names[number]: each[0] for number, each in found.items()} == wanted
