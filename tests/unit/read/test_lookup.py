@@ -20,6 +20,7 @@ from keyfold.read.key_directory import SegmentKeys, matches
 from keyfold.read.key_hash import key_hashes
 from keyfold.read.log import Log
 from keyfold.read.lookup import KeyInSeveralPartitions, LogRecreated
+from keyfold.runtime.arrow_types import column_of
 from keyfold.store.api import Update
 from keyfold.store.memory import MemoryStore
 from tests.support.logs import MadeLog, record, records
@@ -215,7 +216,7 @@ def test_an_index_with_wrong_places_is_an_error_and_no_answer(made: MadeLog, see
     lengths = rows.column("length").to_numpy().copy()
     for _ in range(random.choice((1, 5, 40))):
         lengths[random.randrange(len(lengths))] = random.choice((0, 1, 7, 60, 2**31 - 1, *lengths.tolist()))
-    changed = rows.set_column(rows.schema.get_field_index("length"), rows.schema.field("length"), [lengths])
+    changed = rows.set_column(rows.schema.get_field_index("length"), rows.schema.field("length"), column_of(lengths))
     data = replace(index, rows=changed).encode()
     made.store.put(
         made.place.key(entry.index_name), data, Update(made.store.head(made.place.key(entry.index_name)).etag)
