@@ -172,6 +172,7 @@ def _add_commands() -> None:
     from keyfold.cli.export import export
     from keyfold.cli.get import get
     from keyfold.cli.log import log
+    from keyfold.cli.map import map_logs
     from keyfold.cli.restore import restore
     from keyfold.cli.table import table
     from keyfold.cli.verify import repair, verify
@@ -180,6 +181,7 @@ def _add_commands() -> None:
     log.add_command(cat)
     log.add_command(export)
     log.add_command(get)
+    log.add_command(map_logs)
     log.add_command(repair)
     log.add_command(verify)
     cli.add_command(log)

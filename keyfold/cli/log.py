@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from keyfold.read.log import Log
     from keyfold.store.api import ObjectStore
 
-_MANIFESTS_AT_ONCE = 8
+MANIFESTS_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def list_logs(ctx: click.Context, url: str, topic: str | None, *, by_partition: 
 
     def manifest(place: Place) -> Manifest | KeyfoldError:
         topic_log = Log(store, topics_dir, place.topic, clock=world.clock, random=world.random)
-        return _manifest_or_error(topic_log, place.partition)
+        return manifest_or_error(topic_log, place.partition)
 
     def line(place: Place) -> str:
         found = manifest(place)
@@ -120,8 +120,8 @@ def list_logs(ctx: click.Context, url: str, topic: str | None, *, by_partition: 
         found = manifest(place)
         return ListedLog(place, found if isinstance(found, KeyfoldError) else LogFigures.of(found))
 
-    places = _places(ctx, store, topics_dir, topic)
-    with ThreadPoolExecutor(_MANIFESTS_AT_ONCE) as pool:
+    places = places_of(ctx, store, topics_dir, topic)
+    with ThreadPoolExecutor(MANIFESTS_AT_ONCE) as pool:
         if as_json:
             for text in pool.map(line, places):
                 echo(text)
@@ -131,7 +131,7 @@ def list_logs(ctx: click.Context, url: str, topic: str | None, *, by_partition: 
                 echo(text)
 
 
-def _places(ctx: click.Context, store: ObjectStore, topics_dir: str, topic: str | None) -> list[Place]:
+def places_of(ctx: click.Context, store: ObjectStore, topics_dir: str, topic: str | None) -> list[Place]:
     """Return the partitions to list. Without any, say so."""
     from keyfold.log import catalog
     from keyfold.read.log import Log
@@ -215,7 +215,7 @@ def _described(ctx: click.Context, target: OpenTopic, number: int, *, exact: boo
     return output.manifest_lines(manifest, strip, total)
 
 
-def _manifest_or_error(log: Log, partition: int) -> Manifest | KeyfoldError:
+def manifest_or_error(log: Log, partition: int) -> Manifest | KeyfoldError:
     """Return the newest manifest, or the error if it concerns this partition only. Raise any other error."""
     try:
         return log.manifest(partition)

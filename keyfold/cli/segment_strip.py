@@ -27,7 +27,7 @@ _DELETE_RETENTION_MS: Final = 86_400_000  # Kafka's default
 _CELLS_MIN: Final = 8
 _CELLS_MAX: Final = 100
 _CELLS_FOR_BORDERS: Final = 3  # per segment; with fewer, borders would hide the segments
-_UNMARKED, _MARKED, _PURGEABLE = "t", "m", "p"
+UNMARKED, MARKED, PURGEABLE = "t", "m", "p"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +85,10 @@ def strip_lines(
     compacted = is_compacted_topic(manifest)
     states = _states(manifest, cells, signs, garbage) if compacted else [signs.clean] * len(cells)
     yield _drawn(cells, states, signs)
-    marks = [_mark(manifest, entry, now_ms) if compacted else " " for entry in manifest.segments]
+    marks = [tombstone_mark(manifest, entry, now_ms) if compacted else " " for entry in manifest.segments]
     if set(marks) != {" "}:
         # A cell shows the most advanced of its tombstones.
-        order = f" {_UNMARKED}{_MARKED}{_PURGEABLE}"
+        order = f" {UNMARKED}{MARKED}{PURGEABLE}"
         yield _drawn(cells, [max(marks[c.first : c.last + 1], key=order.index) for c in cells], signs)
     start, end = f"{manifest.log_start_offset} log start", f"log end {manifest.next_offset}"
     yield f"{start}  {end:>{max(0, _width(cells) - len(start) - 2)}}"
@@ -155,19 +155,19 @@ def _width(cells: Sequence[_Cell]) -> int:
     return 2 + len(cells) + sum(cell.is_bordered for cell in cells)
 
 
-def _mark(manifest: Manifest, entry: SegmentEntry, now_ms: int) -> str:
+def tombstone_mark(manifest: Manifest, entry: SegmentEntry, now_ms: int) -> str:
     """Return the sign of a segment's tombstones. They are purgeable if all marked ones are."""
     if not entry.tombstone_count:
         return " "
     if not entry.cleaned_epochs:
-        return _UNMARKED
+        return UNMARKED
     try:
         wait_ms = int(manifest.settings.get("delete.retention.ms", _DELETE_RETENTION_MS))
     except ValueError:
         wait_ms = _DELETE_RETENTION_MS
     due = {p.epoch for p in manifest.passes if is_over(p.committed_at_ms, wait_ms, now_ms)}
     is_held = any(entry.last_offset >= hold.received_to for hold in manifest.holds)
-    return _PURGEABLE if due.issuperset(entry.cleaned_epochs) and not is_held else _MARKED
+    return PURGEABLE if due.issuperset(entry.cleaned_epochs) and not is_held else MARKED
 
 
 def _legend(
@@ -187,8 +187,8 @@ def _legend(
         yield f"{signs.garbage} garbage {count_text(sum(garbage), 'record')}"
     unmarked = sum(entry.unmarked_tombstone_count for entry in manifest.segments)
     if unmarked:
-        yield f"{_UNMARKED} {count_text(unmarked, 'unmarked tombstone')}"
-    for sign, name in ((_MARKED, "marked"), (_PURGEABLE, "purgeable")):
+        yield f"{UNMARKED} {count_text(unmarked, 'unmarked tombstone')}"
+    for sign, name in ((MARKED, "marked"), (PURGEABLE, "purgeable")):
         of_sign = (e for e, mark in zip(manifest.segments, marks, strict=True) if mark == sign)
         count = sum(entry.tombstone_count - entry.unmarked_tombstone_count for entry in of_sign)
         if count:

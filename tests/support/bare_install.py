@@ -49,6 +49,7 @@ COMMANDS: Final = (
     ("log describe {url} users", ""),
     ("log cat {url} users --latest --json", ""),
     ("log get {url} users b", ""),
+    ("log map {url} --html {folder}/map.html --exact", ""),
     ("log files {url} users --json", ""),
     ("log export {url} users --latest --to {folder}/parquet", ""),
     ("log verify {url} users", ""),

@@ -58,6 +58,7 @@ DIFFERENT: Mapping[tuple[str, str], str] = {
     ("--once", "compact run"): "a run is not a round",
     ("--once", "replica run"): "a round is not a run",
     ("--exact", "log describe"): "counts superseded records, a plan counts what a pass would remove",
+    ("--exact", "log map"): "counts superseded records, a plan counts what a pass would remove",
     ("--exact", "compact plan"): "counts what a pass would remove",
     ("--force", "compact plan"): "cleans; for a replica, it promotes",
     ("--force", "compact run"): "cleans; for a replica, it promotes",
