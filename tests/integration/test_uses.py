@@ -131,7 +131,13 @@ def a_processor_goes_on_as_if_nothing_had_happened(reader: Reader) -> None:
     assert (state, counts) == (promised_state, promised_counts)
 
 
+def an_audit_sees_every_record_of_a_key(reader: Reader) -> None:
+    reader.follow(PAGES / "audit.md")
+    assert reader.said[-2:] == reader.promised[-2:]
+
+
 PROMISES = {
+    "audit": an_audit_sees_every_record_of_a_key,
     "cache": a_cache_is_loaded_and_kept_current,
     "event-sourcing": balances_are_computed_from_events_up_to_a_moment_and_after_some_are_forgotten,
     "search-index": a_search_index_and_a_stream_go_on_where_they_ended,
