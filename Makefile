@@ -120,7 +120,7 @@ images-try: jars ## Build both images without docker, as root with buildah and d
 compose-try: go jars ## Run infra/compose as a whole without docker, as root with podman and Docker's Compose built by Go
 	@$(PY) -m tests.support.compose $(ARGS)
 
-soak: java go jars ## Long storms: kills, fights and pauses for many minutes
+soak: java go jars $(SPARK_VENV)/.installed ## Long storms: kills, fights and pauses for many minutes
 	@$(PY) -m tests.support.go_program versitygw
 	$(PYTEST) -m soak --timeout 7200 -o faulthandler_timeout=7200 $(ARGS)
 
