@@ -25,6 +25,7 @@ from pyiceberg.table.update import AssertTableUUID, RemoveSnapshotsUpdate
 from pyiceberg.typedef import Record
 
 from keyfold.runtime.clock import Clock
+from keyfold.table.catalog import CatalogFailed
 from keyfold.table.commit import Change, commit, pyiceberg_value
 from keyfold.table.data_files import FileWriter
 from keyfold.table.file_io import METADATA_BYTES_MAX, TableMoved
@@ -227,9 +228,12 @@ def _named(version: TableVersion) -> Iterator[str]:
 
 
 def retried(work: Callable[[], T]) -> T:
-    """Do work on a table again if another commit came first, at most `TRIES` times. Raises the last `TableMoved`."""
+    """Do work on a table again if another commit came first, or the catalog failed, at most `TRIES` times.
+
+    Raises the last error.
+    """
     for _ in range(TRIES - 1):
-        with suppress(TableMoved):
+        with suppress(CatalogFailed, TableMoved):
             return work()
     return work()
 

@@ -40,7 +40,7 @@ from keyfold.read.position import anchor_of
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.json_types import JsonObject
 from keyfold.runtime.text import count_text
-from keyfold.table.catalog import LoadedTable, TableCatalog
+from keyfold.table.catalog import CatalogFailed, LoadedTable, TableCatalog
 from keyfold.table.columns import TextPath
 from keyfold.table.commit import Change, commit, commit_spec
 from keyfold.table.data_files import FileWriter
@@ -55,6 +55,7 @@ from keyfold.table.table import OFFSET_ID, PARTITION_ID, ShownVersion, TableVers
 T = TypeVar("T")
 
 TRIES: Final = 5
+_PAUSE_S: Final = 0.5
 _KEY_ID: Final = 4
 
 
@@ -140,9 +141,11 @@ def sync(
             version = TableVersion(table.files, loaded)
             work = _Work(log, table.catalog, version, request, clock, random, progress, announce)
             return work.planned() if dry_run else work.done()
-        except (TableMoved, UploadLost):
+        except (CatalogFailed, TableMoved, UploadLost) as error:
             if is_last:
                 raise
+            if isinstance(error, CatalogFailed):  # if it did commit, the next attempt finds nothing to do
+                clock.sleep(random.uniform(0, _PAUSE_S * 2**attempt))
         except _Outgrown as error:
             announce(f"all rows are rebuilt, because `{'.'.join(error.path)}` was empty in all records so far")
             request = replace(request, rebuild=True)

@@ -29,6 +29,9 @@ class Reader(IcebergPeer):
 def main() -> None:
     """Read tables until stdin ends."""
     with Reader.opened("", Path(sys.argv[1])) as peer:
+        # The session was made in another thread, and Iceberg's reader looks for that of its own.
+        jvm: Any = peer.spark.sparkContext._jvm
+        jvm.org.apache.spark.sql.SparkSession.setActiveSession(peer.spark._jsparkSession)
         for line in sys.stdin:
             found = _ran(peer, json.loads(line)) if line.startswith('"') else _read(peer, line.strip())
             sys.stdout.write(json.dumps(found) + "\n")

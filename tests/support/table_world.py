@@ -98,8 +98,8 @@ class TableWorld:
         if self._errors:
             raise self._errors[0]
 
-    def sync(self, table: KeptTable, random: Random) -> None:
-        """Sync a table; kill the command now and then, and start it again."""
+    def sync(self, table: KeptTable, random: Random | None = None) -> None:
+        """Sync a table; with `random`, kill the command now and then, and start it again."""
         options = table.options if self.done[f"synced {table.topic}"] == 0 else ()
         self._command(("table", "sync", self.url, table.topic, "--to", table.name, *options), random)
         self.done[f"synced {table.topic}"] += 1

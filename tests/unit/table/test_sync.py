@@ -6,6 +6,7 @@ import json
 from copy import copy
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -23,12 +24,14 @@ from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import Call, FaultyStore
 from keyfold.table import rows as rows_module
+from keyfold.table.catalog import CatalogFailed, LoadedTable, TableCatalog
 from keyfold.table.commit import Change, commit
 from keyfold.table.data_files import FileWriter
 from keyfold.table.difference import PartitionRows, Way
 from keyfold.table.file_io import TableMoved
 from keyfold.table.maintain import collect, expire, merge
 from keyfold.table.request import TableRequest
+from keyfold.table.sync import sync
 from keyfold.table.table import NotKeyfoldsTable, TableFile
 from keyfold.table.types import NoIcebergType
 from tests.support.logs import MadeLog, record, records
@@ -385,3 +388,45 @@ def test_files_without_bounds_are_read_whole(made: MadeLog) -> None:
     ((_, keys, positions),) = rows.visible(4)
     assert (keys.to_pylist(), positions.tolist()) == ([b"a", b"b", b"c"], [0, 1, 2])
     assert [found.to_pylist() for _, found, _ in PartitionRows(table.version, 1, [bare], 4).visible(4)] == [[]]
+
+
+class Failing:
+    """A catalog that fails after, or instead of, what it was asked for."""
+
+    def __init__(self, catalog: TableCatalog, *, does_commit: bool, times: int) -> None:
+        self._catalog = catalog
+        self._does_commit = does_commit
+        self._left = times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._catalog, name)
+
+    def commit(self, *arguments: Any) -> LoadedTable:
+        """See `TableCatalog`."""
+        self._left -= 1
+        if self._left < 0 or self._does_commit:
+            done = self._catalog.commit(*arguments)
+        if self._left >= 0:
+            raise CatalogFailed("503")
+        return done
+
+
+@pytest.mark.parametrize("does_commit", [True, False])
+def test_a_catalog_that_fails_now_and_then_is_asked_again(made: MadeLog, does_commit: bool) -> None:
+    made.append(records("a=1"))
+    table = MadeTable(made)
+    table.sync()
+    made.append(records("a=2 b=3", 1))
+    opened = table.opened
+    failing: Any = Failing(opened.catalog, does_commit=does_commit, times=1)
+    sync(table.log, replace(opened, catalog=failing), table.request, clock=made.clock, random=Random(99))
+    shows_the_latest_state(table)
+    assert len(table.loaded.metadata.snapshots) == 2
+
+
+def test_a_catalog_that_always_fails_is_an_error(made: MadeLog) -> None:
+    made.append(records("a=1"))
+    table = MadeTable(made)
+    failing: Any = Failing(table.opened.catalog, does_commit=False, times=99)
+    with pytest.raises(CatalogFailed):
+        sync(table.log, replace(table.opened, catalog=failing), table.request, clock=made.clock, random=Random(99))
