@@ -147,20 +147,20 @@ def _request(opened: OpenedTable, asked: Mapping[str, Any]) -> TableRequest:
 
     from keyfold.export.request import OnError
     from keyfold.formats.format import Format
-    from keyfold.table.partitioning import parse_columns
     from keyfold.table.request import TableRequest, request_of
 
     loaded = opened.catalog.load()
     kept = TableRequest() if loaded is None else request_of(loaded.metadata.properties, opened.catalog.name)
-    kinds = {"key_format": Format, "value_format": Format, "on_error": OnError}
-    given: dict[str, Any] = {name: kind(asked[name]) for name, kind in kinds.items() if asked[name] is not None}
-    for name in ("reader_schema", "key_reader_schema"):
-        if asked[name] is not None:
-            given[name] = schema_text(f"--{name.replace('_', '-')}", asked[name])
-    for name in ("headers", "partition_by"):
-        if asked[name] is not None:
-            given[name] = asked[name]
-    parse_columns(given.get("partition_by", "partition"))
+    parsers: dict[str, Callable[[Any], object]] = {
+        "key_format": Format,
+        "value_format": Format,
+        "on_error": OnError,
+        "headers": bool,
+        "partition_by": str,
+        "reader_schema": lambda path: schema_text("--reader-schema", path),
+        "key_reader_schema": lambda path: schema_text("--key-reader-schema", path),
+    }
+    given: dict[str, Any] = {name: parse(asked[name]) for name, parse in parsers.items() if asked[name] is not None}
     return replace(kept, rebuild=asked["rebuild"], parallel=asked["parallel"], **given)
 
 

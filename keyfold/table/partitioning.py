@@ -69,11 +69,18 @@ class PartitionColumn:
             return plain
         return f"{plain}_{str(self.transform).partition('[')[0]}"
 
+    def __str__(self) -> str:
+        """Return the column as `parse_columns` reads it."""
+        name, _, width = str(self.transform).rstrip("]").partition("[")
+        if isinstance(self.transform, IdentityTransform):
+            return self.name
+        return f"{name}({width}, {self.name})" if width else f"{name}({self.name})"
+
 
 def parse_columns(text: str) -> tuple[PartitionColumn, ...]:
     """Read what a table is to be partitioned by. Raises `ConfigError`."""
     found: list[PartitionColumn] = []
-    at = 0
+    text, at = text.strip(), 0
     while at < len(text):
         term = _TERM.match(text, at)
         if term is None:

@@ -17,6 +17,7 @@ from keyfold.formats.avro_schema import Type
 from keyfold.formats.decoder import reader_type
 from keyfold.formats.format import Format, RecordPart
 from keyfold.table.columns import PartFormat, TextPaths
+from keyfold.table.partitioning import parse_columns
 
 PREFIX: Final = "keyfold."
 _TEXTS: Final = f"{PREFIX}json-text"
@@ -64,14 +65,14 @@ class TableRequest:
         return "key_bytes" if self.has_key_bytes else "key"
 
     def properties(self, topic: str) -> dict[str, str]:
-        """Return the table's properties."""
+        """Return the table's properties. Raises `ConfigError` if `partition_by` is not understood."""
         return {
             f"{PREFIX}topic": topic,
             f"{PREFIX}key-format": self.key_format.value,
             f"{PREFIX}value-format": self.value_format.value,
             f"{PREFIX}on-error": self.on_error.value,
             f"{PREFIX}headers": str(self.headers).lower(),
-            f"{PREFIX}partition-by": self.partition_by,
+            f"{PREFIX}partition-by": ", ".join(map(str, parse_columns(self.partition_by))),
             f"{PREFIX}key-reader-schema": self.key_reader_schema,
             f"{PREFIX}reader-schema": self.reader_schema,
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
 from random import Random
 from typing import Any
@@ -160,6 +161,18 @@ def test_a_column_that_no_row_has_stops_the_first_rows() -> None:
         with pytest.raises(ConfigError, match=r"no row has a column `value\.region`"):
             table.sync(dry_run=dry_run)
     assert table.version.snapshot is None
+
+
+def test_the_same_partitioning_may_be_written_in_another_way() -> None:
+    made = MadeLog()
+    made.append([person(0, "a", "at")])
+    table = MadeTable(made, BY_COUNTRY)
+    table.sync()
+    made.append([person(1, "b", "de")])
+    table.sync(replace(BY_COUNTRY, partition_by=" value.country,day( timestamp ) "))
+    assert sorted(countries(table)) == ["a", "b"]
+    columns = "key, truncate(2, key), bucket(16, key), year(timestamp)"
+    assert ", ".join(map(str, parse_columns(columns.replace(" ", "")))) == columns
 
 
 def test_another_partitioning_needs_another_table() -> None:
