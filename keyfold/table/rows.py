@@ -6,7 +6,7 @@ TableRows        what a table and some records need of each other: types, a sche
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from threading import Lock
 from typing import Final
@@ -77,8 +77,17 @@ class HeldMemory:
 class ChosenRecords:
     """Some records of one partition, which can be read again and again. They are held while there is memory."""
 
-    def __init__(self, log: Log, place: Place, chosen: Chosen, memory: HeldMemory) -> None:
+    def __init__(
+        self,
+        log: Log,
+        place: Place,
+        chosen: Chosen,
+        memory: HeldMemory,
+        progress: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """Call `progress` with 0 for each batch that is read."""
         self.place = place
+        self._progress = progress
         self._log = log
         self._chosen = chosen
         self._memory = memory
@@ -93,6 +102,7 @@ class ChosenRecords:
         is_held = True
         try:
             for batch in chosen_batches(self._log.store, self.place, self._chosen, _WHOLE):
+                self._progress(0)
                 yield batch
                 if is_held and self._memory.reserve(batch.nbytes):
                     held.append(batch)
@@ -213,13 +223,9 @@ def _hollow(kind: pa.DataType, at: TextPath) -> Iterator[TextPath]:
     if not has_values(kind):
         if not pa.types.is_null(kind):
             yield at
-    elif pa.types.is_struct(kind):
-        for field in kind:
-            yield from _hollow(field.type, (*at, field.name))
-    elif pa.types.is_list(kind):
-        yield from _hollow(kind.value_type, (*at, "[]"))
-    elif pa.types.is_map(kind):
-        yield from _hollow(kind.item_type, (*at, "{}"))
+        return
+    for inner, path in _inside(kind, at):
+        yield from _hollow(inner, path)
 
 
 def _paths(fields: pa.Schema) -> Iterator[TextPath]:
@@ -229,10 +235,15 @@ def _paths(fields: pa.Schema) -> Iterator[TextPath]:
 
 def _paths_of(kind: pa.DataType, at: tuple[str, ...]) -> Iterator[TextPath]:
     yield at
+    for inner, path in _inside(kind, at):
+        yield from _paths_of(inner, path)
+
+
+def _inside(kind: pa.DataType, at: TextPath) -> Iterator[tuple[pa.DataType, TextPath]]:
+    """Yield the types directly inside a type, with their places."""
     if pa.types.is_struct(kind):
-        for field in kind:
-            yield from _paths_of(field.type, (*at, field.name))
+        yield from ((field.type, (*at, field.name)) for field in kind)
     elif pa.types.is_list(kind):
-        yield from _paths_of(kind.value_type, (*at, "[]"))
+        yield kind.value_type, (*at, "[]")
     elif pa.types.is_map(kind):
-        yield from _paths_of(kind.item_type, (*at, "{}"))
+        yield kind.item_type, (*at, "{}")

@@ -129,9 +129,10 @@ def sync(
 ) -> SyncResult:
     """Bring a table up to the newest version of each partition of a topic, and create it if it does not exist.
 
-    `dry_run` writes nothing and returns what a sync would do now. `progress` gets numbers of rows that were written;
-    `announce` gets a sentence before it rebuilds the rows of a partition. Raises `ConfigError`, `NoIcebergType`,
-    `RecordFormatMismatch`, `NotKeyfoldsTable`, `SnapshotLost`, and what reading a log raises. Then nothing is visible.
+    `dry_run` writes nothing and returns what a sync would do now. `progress` gets numbers of rows that were written,
+    and 0 whenever records were read; `announce` gets a sentence before it rebuilds the rows of a partition. Raises
+    `ConfigError`, `NoIcebergType`, `RecordFormatMismatch`, `NotKeyfoldsTable`, `SnapshotLost`, and what reading a log
+    raises; then nothing is visible. After `CatalogFailed` the whole snapshot may be visible.
     """
     for attempt in range(TRIES):
         is_last = attempt == TRIES - 1
@@ -311,7 +312,8 @@ class _Work:
     def _records(self, found: Mapping[int, Difference]) -> dict[int, ChosenRecords]:
         memory = HeldMemory()
         return {
-            number: ChosenRecords(self._log, self._place(number), each.added, memory) for number, each in found.items()
+            number: ChosenRecords(self._log, self._place(number), each.added, memory, self._progress)
+            for number, each in found.items()
         }
 
     def _table_rows(self, records: Iterable[ChosenRecords]) -> TableRows:
