@@ -1,7 +1,6 @@
 """A commit: new manifests, their list, and a snapshot that the catalog makes the current one.
 
-Manifests that the change does not touch stay as they are. Of many small ones one is made, so that an entry is rewritten
-about as often as the table has doubled since.
+Manifests that the change does not touch stay as they are. Of many small ones one is made.
 """
 
 from __future__ import annotations
@@ -49,7 +48,6 @@ MANIFESTS_MAX: Final = 8
 """If there are more manifests of one kind than this, the small ones become one."""
 
 _GROWTH: Final = 2
-
 _LAST_ADDED: Final = -1
 
 
@@ -66,6 +64,21 @@ class Change:
     removed: frozenset[str] = frozenset()
     schema: Schema | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
+
+
+def small_ones(sizes: Mapping[str, int], at_least: int) -> set[str]:
+    """Return the smallest of many: `at_least` of them, and more as long as the next is not much larger than all before.
+
+    If these become one, each entry is rewritten about as often as the whole has doubled since.
+    """
+    chosen: set[str] = set()
+    total = 0
+    for name, size in sorted(sizes.items(), key=lambda each: each[1]):
+        if len(chosen) >= at_least and size > _GROWTH * total:
+            break
+        chosen.add(name)
+        total += size
+    return chosen
 
 
 def pyiceberg_value(kind: Callable[..., T], **fields: object) -> T:
@@ -189,16 +202,8 @@ class _Manifests:
         return [*kept, *new]
 
     def _to_merge(self, manifests: Sequence[ManifestFile]) -> set[str]:
-        """Return the smallest manifests, as long as the next is not much larger than all before it."""
-        merged: set[str] = set()
-        total = 0
-        counts = {each.manifest_path: len(self._version.entries[each.manifest_path]) for each in manifests}
-        for path, count in sorted(counts.items(), key=lambda each: each[1]):
-            if len(merged) > 1 and count > _GROWTH * total:
-                break
-            merged.add(path)
-            total += count
-        return merged
+        """Return which manifests become one."""
+        return small_ones({each.manifest_path: len(self._version.entries[each.manifest_path]) for each in manifests}, 2)
 
     def _written(
         self,

@@ -26,7 +26,7 @@ from pyiceberg.typedef import Record
 
 from keyfold.runtime.clock import Clock
 from keyfold.table.catalog import CatalogFailed
-from keyfold.table.commit import Change, commit, pyiceberg_value
+from keyfold.table.commit import Change, commit, pyiceberg_value, small_ones
 from keyfold.table.data_files import FileWriter
 from keyfold.table.file_io import METADATA_BYTES_MAX, TableMoved
 from keyfold.table.open import OpenedTable
@@ -37,7 +37,6 @@ T = TypeVar("T")
 FILES_MAX: Final = 20
 HIDDEN_MAX: Final = 0.3
 TRIES: Final = 5
-_GROWTH: Final = 2
 _LEAST: Final = 10
 
 SNAPSHOT_AGE_MS: Final = 3_600_000
@@ -59,19 +58,10 @@ class FileRows:
 
 
 def files_to_merge(files: Sequence[FileRows], files_max: int = FILES_MAX, hidden_max: float = HIDDEN_MAX) -> set[str]:
-    """Return which data files of one partition to rewrite together.
-
-    Of too many files the small ones are merged: from the smallest on, as long as the next is not much larger than all
-    before it. So each row is rewritten about as often as the table has doubled since.
-    """
+    """Return which data files of one partition to rewrite together. Of too many files the small ones are merged."""
     chosen = {file.path for file in files if file.hidden > hidden_max * file.rows}
     if len(files) > files_max:
-        total = 0
-        for number, file in enumerate(sorted(files, key=lambda each: each.visible)):
-            if number >= _LEAST and file.visible > _GROWTH * total:
-                break
-            chosen.add(file.path)
-            total += file.visible
+        chosen |= small_ones({file.path: file.visible for file in files}, _LEAST)
     return chosen
 
 
