@@ -17,7 +17,15 @@ from html import escape
 from typing import Final
 
 from keyfold.cli.output import dirty_ratio
-from keyfold.cli.segment_strip import MARKED, PURGEABLE, UNMARKED, dirty_from, is_compacted_topic, tombstone_mark
+from keyfold.cli.segment_strip import (
+    MARKED,
+    PURGEABLE,
+    UNMARKED,
+    dirty_from,
+    is_compacted_topic,
+    most_advanced,
+    tombstone_mark,
+)
 from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.names import Place
 from keyfold.runtime.text import count_text, size_text, time_text
@@ -28,7 +36,6 @@ _MARK_HEIGHT: Final = 5
 _BARS_MAX: Final = 300
 _ROWS_MAX: Final = 300
 _MARKS: Final = {UNMARKED: "unmarked", MARKED: "marked", PURGEABLE: "purgeable", " ": ""}
-_ORDER: Final = f" {UNMARKED}{MARKED}{PURGEABLE}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +61,7 @@ class Bar:
 
 
 def bars(log: MappedLog, now_ms: int, bars_max: int = _BARS_MAX) -> Iterator[Bar]:
-    """Yield what is drawn of a log. Of more segments than `bars_max` neighbours are joined."""
+    """Yield the bars of a log. If it has more segments than `bars_max`, a bar stands for several neighbours."""
     manifest = log.manifest
     if manifest is None or not manifest.segments:
         return
@@ -67,7 +74,7 @@ def bars(log: MappedLog, now_ms: int, bars_max: int = _BARS_MAX) -> Iterator[Bar
         records = sum(entry.record_count for entry in part)
         superseded = 0 if log.garbage is None else sum(log.garbage[first : first + step])
         marks = [tombstone_mark(manifest, entry, now_ms) if compacted else " " for entry in part]
-        yield Bar(part, x, width, first >= dirty, superseded / max(1, records), max(marks, key=_ORDER.index))
+        yield Bar(part, x, width, first >= dirty, superseded / max(1, records), most_advanced(marks))
         x += width
 
 

@@ -87,9 +87,7 @@ def strip_lines(
     yield _drawn(cells, states, signs)
     marks = [tombstone_mark(manifest, entry, now_ms) if compacted else " " for entry in manifest.segments]
     if set(marks) != {" "}:
-        # A cell shows the most advanced of its tombstones.
-        order = f" {UNMARKED}{MARKED}{PURGEABLE}"
-        yield _drawn(cells, [max(marks[c.first : c.last + 1], key=order.index) for c in cells], signs)
+        yield _drawn(cells, [most_advanced(marks[c.first : c.last + 1]) for c in cells], signs)
     start, end = f"{manifest.log_start_offset} log start", f"log end {manifest.next_offset}"
     yield f"{start}  {end:>{max(0, _width(cells) - len(start) - 2)}}"
     yield from _wrapped(list(_legend(manifest, marks, signs, garbage, compacted=compacted)), width)
@@ -168,6 +166,11 @@ def tombstone_mark(manifest: Manifest, entry: SegmentEntry, now_ms: int) -> str:
     due = {p.epoch for p in manifest.passes if is_over(p.committed_at_ms, wait_ms, now_ms)}
     is_held = any(entry.last_offset >= hold.received_to for hold in manifest.holds)
     return PURGEABLE if due.issuperset(entry.cleaned_epochs) and not is_held else MARKED
+
+
+def most_advanced(marks: Sequence[str]) -> str:
+    """Return the sign that is shown for several segments: that of the tombstones which are removed first."""
+    return max(marks, key=f" {UNMARKED}{MARKED}{PURGEABLE}".index)
 
 
 def _legend(

@@ -1,7 +1,7 @@
 """Where the records of a key may be: for each record of a segment 32 bits of its key's hash, and its place.
 
-A hash only says where to look. Whoever looks compares the whole key with that of the record, so two keys of one hash
-cost a request and are never taken for each other.
+A hash only says where to look. `matches` compares the whole key with that of the record, so two keys of one hash cost
+a request and are never taken for each other.
 """
 
 from __future__ import annotations

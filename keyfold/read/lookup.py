@@ -191,11 +191,12 @@ class Lookup:
                 f"a key has records in the partitions {', '.join(map(str, numbers))}",
                 hint="name the partition; for the command with --partition",
             )
-        if not each:
-            only = next(iter(seen.values())) if len(seen) == 1 else None
-            number = next(iter(seen)) if only is not None else None
-            return Found(key, None, number, next_offsets, *((only.log_id, only.version) if only else ()))
-        number, record = each[0]
+        if each:
+            number, record = each[0]
+        elif len(seen) == 1:
+            (number,), record = seen, None
+        else:
+            return Found(key, None, None, next_offsets)
         return Found(key, record, number, next_offsets, seen[number].log_id, seen[number].version)
 
     def _find(

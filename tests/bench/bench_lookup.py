@@ -17,7 +17,7 @@ import statistics
 import time
 from collections.abc import Callable
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -25,40 +25,14 @@ from keyfold.log.record import CREATE_TIME, Record
 from keyfold.read.log import Log
 from keyfold.read.selection import Selection
 from keyfold.runtime.clock import SystemClock
-from keyfold.store.api import Blob, ObjectStore
+from keyfold.store.api import ObjectStore
+from keyfold.store.wrappers.counting import CountedStore
 from tests.support.logs import MadeLog
 from tests.support.versitygw import Versitygw
 
 RECORDS: Final = 1_000_000
 _SEGMENT_RECORDS: Final = 50_000
 _BLOCK_BYTES: Final = 65_536
-
-
-class Metered:
-    """A store that counts what is read."""
-
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
-        self.requests = self.bytes = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    def get(self, key: str, max_bytes: int | None = None) -> Blob:
-        """See `ObjectStore.get`."""
-        blob = self._store.get(key, max_bytes)
-        self._count(len(blob.data))
-        return blob
-
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        """See `ObjectStore.get_range`."""
-        data = self._store.get_range(key, start, length)
-        self._count(len(data))
-        return data
-
-    def _count(self, size: int) -> None:
-        self.requests += 1
-        self.bytes += size
 
 
 def fill(store: ObjectStore, count: int) -> None:
@@ -76,9 +50,9 @@ def key_of(random: Random, count: int) -> bytes:
     return b"user-%09d" % random.randrange(count // 4)
 
 
-def row(name: str, store: Metered, times: int, work: Callable[[], object]) -> None:
+def row(name: str, store: CountedStore, times: int, work: Callable[[], object]) -> None:
     """Print p50 and p99 of some work, its CPU, requests and bytes."""
-    store.requests = store.bytes = 0
+    store.reset()
     took: list[float] = []
     cpu_s = time.process_time()
     for _ in range(times):
@@ -90,7 +64,7 @@ def row(name: str, store: Metered, times: int, work: Callable[[], object]) -> No
     p99 = took[min(len(took) - 1, len(took) * 99 // 100)]
     print(
         f"    {name:<22}{statistics.median(took):10.2f}{p99:10.2f}{cpu_ms:10.2f}"
-        f"{store.requests / times:10.1f}{store.bytes / times:14,.0f}"
+        f"{store.calls.total() / times:10.1f}{store.bytes_read / times:14,.0f}"
     )
 
 
@@ -103,7 +77,7 @@ def main(quick: bool) -> None:
         server.create_bucket("bench")
         opened = server.location("bench").open()
         fill(opened, count)
-        store, random = Metered(opened), Random(2)
+        store, random = CountedStore(opened), Random(2)
         log = Log(store, "topics", "users")
         lookup = log.lookup()
         begun, cpu_s = time.perf_counter(), time.process_time()
@@ -111,7 +85,7 @@ def main(quick: bool) -> None:
         wall_s, cpu_s = time.perf_counter() - begun, time.process_time() - cpu_s
         print(
             f"{count:,} records. The directory: {wall_s:.2f} s, {cpu_s:.2f} s of CPU, "
-            f"{lookup.memory_bytes / count:.1f} bytes a record, {store.bytes / 1e6:.1f} MB read"
+            f"{lookup.memory_bytes / count:.1f} bytes a record, {store.bytes_read / 1e6:.1f} MB read"
         )
         print(f"    {'':<22}{'p50 ms':>10}{'p99 ms':>10}{'CPU ms':>10}{'requests':>10}{'bytes':>14}")
         times = 20 if quick else 500

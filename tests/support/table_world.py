@@ -18,7 +18,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -30,6 +29,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, Message, Producer
 
+from keyfold.errors import LogNotFound
 from keyfold.runtime.clock import SystemClock
 from keyfold.runtime.retry import RetryPolicy
 from keyfold.table.catalog import LoadedTable
@@ -283,7 +283,7 @@ class TableWorld:
             try:
                 keys = [(table.topic, number) for table in self.tables for number in range(PARTITIONS)]
                 return all(rig.manifest(*key).next_offset > 0 for key in keys)
-            except Exception:  # noqa: BLE001 - there is no log yet
+            except LogNotFound:
                 return False
 
         wait_for(has_all, 120, "records in every log", 0.5)
@@ -313,8 +313,3 @@ class _Maker:
             self._schema_id = self._registry.register(f"{self._topic}-value", self._schema)
             self._age = age
         return framed(self._schema_id, self._schema, {"id": number, **{n: [self._random.random()] for n in more}})
-
-
-def pause(seconds: float) -> None:
-    """Let records arrive."""
-    time.sleep(seconds)

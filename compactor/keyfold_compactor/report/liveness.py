@@ -70,14 +70,14 @@ class LivenessObserver:
         self._inner.run_failed()
 
 
-def with_liveness(replicate: AfterRunStep, liveness: Liveness) -> AfterRunStep:
-    """Wrap replication so that it reports a sign of life whenever it asks whether to stop, several times a second."""
+def with_liveness(step: AfterRunStep, liveness: Liveness) -> AfterRunStep:
+    """Wrap what follows a run so that it reports a sign of life whenever it asks whether to stop."""
 
-    def replicating(should_stop: Callable[[], bool]) -> Sequence[AfterRunResult]:
+    def watched(should_stop: Callable[[], bool]) -> Sequence[AfterRunResult]:
         def moving() -> bool:
             liveness.moved()
             return should_stop()
 
-        return replicate(moving)
+        return step(moving)
 
-    return replicating
+    return watched

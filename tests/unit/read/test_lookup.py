@@ -23,6 +23,7 @@ from keyfold.read.lookup import KeyInSeveralPartitions, LogRecreated
 from keyfold.runtime.arrow_types import column_of
 from keyfold.store.api import Update
 from keyfold.store.memory import MemoryStore
+from keyfold.store.wrappers.counting import CountedStore
 from tests.support.logs import MadeLog, record, records
 
 
@@ -110,40 +111,24 @@ def test_a_lookup_stays_at_its_moment_until_it_is_refreshed(made: MadeLog) -> No
 
 
 def test_only_indexes_of_new_segments_are_read(made: MadeLog) -> None:
-    store = Counting()
+    store = CountedStore(MemoryStore())
     made = MadeLog(store=store)
     for start in range(4):
         made.append(records(f"k{start}=1", start))
     lookup = log_of(made).lookup()
-    store.keys.clear()
+    store.reset()
     assert lookup.get(b"k3").value == b"1"
-    assert len(store.keys) == 2, "the index and the block of the newest segment"
+    assert store.calls.total() == 2, "the index and the block of the newest segment"
     lookup.load()
     assert lookup.memory_bytes > 4 * 8
-    store.keys.clear()
+    store.reset()
     assert lookup.get(b"k0").value == b"1"
-    assert len(store.keys) == 1
+    assert store.calls.total() == 1
     made.append(records("k0=2", 4))
     lookup.refresh()
-    store.keys.clear()
+    store.reset()
     assert lookup.get(b"k0").value == b"2"
-    assert len(store.keys) == 2
-
-
-class Counting(MemoryStore):
-    """A store that notes what is read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.keys: list[str] = []
-
-    def get(self, key: str, max_bytes: int | None = None):  # type: ignore[no-untyped-def]  # as its base
-        self.keys.append(key)
-        return super().get(key, max_bytes)
-
-    def get_range(self, key: str, start: int, length: int):  # type: ignore[no-untyped-def]  # as its base
-        self.keys.append(key)
-        return super().get_range(key, start, length)
+    assert store.calls.total() == 2
 
 
 def test_a_version_that_was_deleted_is_left_for_the_newest(made: MadeLog) -> None:
