@@ -227,6 +227,7 @@ body{font:15px/1.5 system-ui,sans-serif;color:var(--text);background:var(--back)
 main{max-width:76rem;margin:0 auto;padding:1rem}
 summary{display:grid;grid-template-columns:minmax(7rem,12rem) 1fr minmax(8rem,20rem);gap:1rem;align-items:center;
 padding:.3rem 0;cursor:pointer;border-bottom:1px solid var(--line)}
+summary b::before{content:"▸ "}details[open]>summary b::before{content:"▾ "}
 summary span{color:var(--faint);font-size:.9em}
 svg{width:100%;height:30px;display:block}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums;margin:.5rem 0 1.5rem;display:block;overflow-x:auto}
