@@ -17,6 +17,7 @@ from tests.support.moto import LocalS3Process
 
 PAGES = Path(__file__).parents[2] / "docs" / "uses"
 BLOCK = re.compile(r"^```(?P<kind>\w*)(?: file=(?P<file>\S+))?\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
+WRITES = re.compile(r"^TOPIC=(\S+) keyfold sink run", re.MULTILINE)
 LINK = re.compile(r"\]\((?P<path>[^)#:]+)(?P<anchor>#[^)]*)?\)")
 
 
@@ -165,6 +166,13 @@ def test_a_use_case_page_does_what_it_promises(reader: Reader, page: str) -> Non
 def test_the_whole_search_index_page_does_what_it_promises(private_broker: KafkaBroker, tmp_path: Path) -> None:
     with own_s3() as s3:  # the topic and the bucket of the shorter test have the same names
         PROMISES["search-index"](reader_of(private_broker, s3, tmp_path))
+
+
+def test_no_two_pages_use_one_topic() -> None:
+    """A reader follows one page after another in the same Kafka cluster and the same bucket."""
+    topics = [topic for page in PROMISES for topic in set(WRITES.findall((PAGES / f"{page}.md").read_text()))]
+    assert sorted(topics) == sorted(set(topics))
+    assert len(topics) >= len(PROMISES)
 
 
 def test_each_page_has_a_test_and_working_links() -> None:
