@@ -143,9 +143,9 @@ bench-peers: go jars $(SPARK_VENV)/.installed ## keyfold end to end beside Delta
 	@$(SPARK_VENV)/bin/python -m tests.support.go_program versitygw
 	@env -u SPARK_HOME $(SPARK_VENV)/bin/python -m tests.bench.peers $(ARGS)
 
-bench: java go jars ## Measure what README.md quotes, as JSON in build/bench; make bench ARGS=--quick
+bench: java go jars $(SPARK_VENV)/.installed ## Measure what README.md quotes, as JSON in build/bench; make bench ARGS=--quick
 	@$(PY) -m tests.support.go_program versitygw
-	@$(PY) -m tests.bench.report.run $(ARGS)
+	@PEERS_PYTHON=$(CURDIR)/$(SPARK_VENV)/bin/python $(PY) -m tests.bench.report.run $(ARGS)
 
 bench-report: $(STAMP) ## Make the charts and tables of README.md and docs/benchmarks.md of what `make bench` measured
 	@$(PY) -m tests.bench.report.pages $(ARGS)

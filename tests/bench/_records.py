@@ -29,6 +29,7 @@ from keyfold.store.api import ObjectStore
 from keyfold_compactor.spark.tasks import StoreSource
 
 KEY_BYTES: Final = 17
+_KEY_DIGITS: Final = 12
 VALUE_BYTES: Final = 1000
 RECORD_BYTES: Final = KEY_BYTES + VALUE_BYTES
 SEGMENT_RECORDS: Final = 250_000
@@ -43,7 +44,10 @@ _HEX_BYTES: Final = VALUE_BYTES - _NUMBER_BYTES - _WORDS * _WORD_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A log of `count` records of which `garbage` percent are superseded. Keys of more bytes all begin alike."""
+    """A log of `count` records of which `garbage` percent are superseded. Longer keys all begin alike.
+
+    A key has at least as many bytes as `count` has digits.
+    """
 
     count: int
     garbage: int
@@ -65,12 +69,12 @@ class Recipe:
         numbers = _key_numbers(self)[start:end].tolist()
         pool, step = texts(), 7919 + self.seed
         size = end - start
-        front = b"user-" + bytes(self.key_bytes - KEY_BYTES).replace(b"\0", b"/")
+        front = b"user-".ljust(self.key_bytes - _KEY_DIGITS, b"/")
         return RecordColumns(
             range(start, end),
             [BASE_MS + i // 3 for i in range(start, end)],
             [1] * size,
-            [front + b"%012d" % number for number in numbers],
+            [(front + b"%012d" % number)[-self.key_bytes :] for number in numbers],
             [b"%016d" % i + pool[i * step % _POOL] for i in range(start, end)],
             [None] * size,
             [0] * size,

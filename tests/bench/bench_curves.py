@@ -3,7 +3,7 @@
     python -m tests.bench.bench_curves [--curve NAME] [--quick] [--json]
 
     records       one pass over 100,000 to 1,000,000 records of 1 KB, half of them superseded
-    keys          one pass over 50,000 records with keys of 17 to 1,024 bytes
+    keys          one pass over 50,000 records with keys of 8 to 1,024 bytes
     garbage       one pass over 100,000 records, 1 to 99 % of them superseded; work: the floor of `tests.bench._floors`
     partitions    one run over 1 to 20,000 partitions, none of them due
     segments      one look at a log of 10 to 10,000 segments of 10,000 records each: 100,000 to 100,000,000 records
@@ -210,7 +210,7 @@ CURVES: Final = {
     "keys": Curve(
         "bytes of a key",
         partial(passes, lambda size: Recipe(50_000, 50, key_bytes=size), lambda recipe, *_: recipe.key_bytes),
-        (17, 64, 256, 1024),
+        (8, 17, 64, 256, 1024),
     ),
     "garbage": Curve(
         "CPU seconds of the floor",

@@ -12,9 +12,18 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 from tests.bench.report.results import Result
-from tests.bench.report.tables import COMPACTION_SIDES, garbage_case, significant, spark_side
+from tests.bench.report.tables import COMPACTION_SIDES, garbage_case, significant, sink_rows, spark_side
 
 COLOURS: Final = ("#9aa5b1", "#1f6feb", "#d29922", "#57606a", "#2da44e")
+_PEERS: Final = {
+    "keyfold": "keyfold, when due",
+    "keyfold-once": "keyfold, once",
+    "keyfold-each": "keyfold, each batch",
+    "iceberg": "Iceberg",
+    "delta": "Delta",
+    "hudi": "Hudi",
+    "append": "files, window job",
+}
 _STYLE: Final[dict[Any, Any]] = {
     "svg.hashsalt": "keyfold",
     "svg.fonttype": "none",
@@ -39,7 +48,7 @@ class Chart:
 
 def charts(results: Mapping[str, Result]) -> Iterator[Chart]:
     """Yield the charts of docs/benchmarks.md."""
-    rows = results["sink"].rows
+    rows = sink_rows(results)
     yield Chart(
         "sink",
         "Sink: CPU per record, by bytes of a value",
@@ -90,6 +99,17 @@ def charts(results: Mapping[str, Result]) -> Iterator[Chart]:
         {
             "plain producer": [row["plain_per_s"] for row in rows],
             "keyfold": [row["restore_per_s"] for row in rows],
+        },
+    )
+    rows = results["peers"].rows
+    yield Chart(
+        "peers",
+        "From the topic to the latest state: CPU",
+        "seconds",
+        [_PEERS[row["contestant"]] for row in rows],
+        {
+            "writing": [row["ingest_cpu_s"] for row in rows],
+            "passes, or the table's compaction": [row["maintenance_cpu_s"] for row in rows],
         },
     )
 

@@ -28,9 +28,10 @@ from tests.bench.report.results import ROOT, Result, ResultsError, load
 from tests.bench.report.run import BENCHES, FOLDER
 from tests.bench.report.tables import TABLES
 
+OVERVIEWS: Final = ("overview", "peers-overview")
 PAGES: Final = {
-    "README.md": ("overview",),
-    "docs/benchmarks.md": (*(name for name in TABLES if name != "overview"), FLAME),
+    "README.md": OVERVIEWS,
+    "docs/benchmarks.md": (*(name for name in TABLES if name not in OVERVIEWS), FLAME),
 }
 CHARTS: Final = "docs/benchmarks"
 KEPT: Final = f"{CHARTS}/results.json"

@@ -3,12 +3,14 @@
     python -m tests.bench.report.run [--quick] [--only sink,read] [--missing]
 
 Results and logs are files in build/bench (build/bench-quick with --quick). If a benchmark fails, the others still run,
-and the exit code is 1. `make bench-report` makes charts and tables from the files.
+and the exit code is 1. `make bench-report` makes charts and tables from the files. The benchmark `peers` runs in the
+Python that PEERS_PYTHON names, which `make bench` sets.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import os
 import subprocess
 import sys
 import time
@@ -42,7 +44,8 @@ class Bench:
 
 
 BENCHES: Final = (
-    Bench("sink", "bench_sink", ("--only", "sizes", "--partitions", "1")),
+    Bench("sink", "bench_sink", ("--only", "sizes")),
+    Bench("sink-tasks", "bench_sink", ("--only", "tasks")),
     Bench("sink-memory", "bench_sink_memory"),
     Bench("compaction", "bench_compactor", quick=("--records", "40000", "--rounds", "1")),
     Bench("byte-rate", "bench_throttle", quick=("--seconds", "2")),
@@ -50,6 +53,13 @@ BENCHES: Final = (
     Bench("read-python", "bench_read"),
     Bench("restore", "bench_restore"),
     Bench("sink-1kb-flame", "report.flame"),
+    Bench("curves", "bench_curves"),
+    Bench(
+        "peers",
+        "peers",
+        quick=("--changes", "20000", "--keys", "2000", "--batches", "4"),
+        python=os.environ.get("PEERS_PYTHON", sys.executable),  # with the Spark that all peers have a release for
+    ),
 )
 
 

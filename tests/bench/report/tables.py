@@ -21,6 +21,16 @@ _SPARK_SIDES: Final = {
     "latest_state jvm": "keyfold, engine `jvm`",
     "latest_state keyfold": "keyfold, engine `keyfold`",
 }
+PEERS: Final = {
+    "keyfold": "keyfold, passes as they fall due",
+    "keyfold-once": "keyfold, one pass at the end",
+    "keyfold-each": "keyfold, a pass after each batch",
+    "iceberg": "Iceberg 1.12, `MERGE`",
+    "delta": "Delta 3.3, `MERGE`",
+    "hudi": "Hudi 1.2, upsert",
+    "append": "Avro files, then a window job",
+}
+MERGING: Final = ("iceberg", "delta", "hudi")
 _READ_CASE: Final = "zstandard, 200 B"
 
 
@@ -37,6 +47,16 @@ def seconds(value: float) -> str:
 
 def mib(value: float) -> str:
     return f"{value / MIB:.0f} MiB"
+
+
+def amount(value: float) -> str:
+    """Format a count in full, and any other number with three digits."""
+    return f"{value:,.0f}" if value == int(value) else significant(value)
+
+
+def cpu(value_s: float) -> str:
+    """Format CPU of milliseconds up to minutes."""
+    return f"{significant(value_s)} s" if value_s >= 1 else f"{significant(1000 * value_s)} ms"
 
 
 def times(value: float) -> str:
@@ -79,20 +99,52 @@ def source(results: Mapping[str, Result]) -> str:
     )
 
 
+def sink_rows(results: Mapping[str, Result]) -> list[Row]:
+    """Return the rows of one partition."""
+    return [row for row in results["sink"].rows if row["partitions"] == 1]
+
+
 def sink(results: Mapping[str, Result]) -> str:
     head = ["bytes of a value", "peer, CPU per record", "keyfold, CPU per record", "ratio", "keyfold, of its floor"]
+    return table([*head, "keyfold, records per second"], map(_sink_cells, sink_rows(results)))
+
+
+def _sink_cells(row: Row) -> list[str]:
+    return [
+        f"{row['value_bytes']:,}",
+        *_beside_a_loop(row),
+        f"{row['sink_cpu_us'] / row['floor_cpu_us']:.2f}",
+        significant(row["sink_per_s"]),
+    ]
+
+
+def _beside_a_loop(row: Row) -> list[str]:
+    return [
+        f"{significant(row['loop_cpu_us'])} µs",
+        f"{significant(row['sink_cpu_us'])} µs",
+        f"{row['sink_cpu_us'] / row['loop_cpu_us']:.1f}",
+    ]
+
+
+def sink_partitions(results: Mapping[str, Result]) -> str:
+    head = ["partitions", "bytes of a value", "peer, CPU per record", "keyfold, CPU per record", "ratio"]
+    return table(
+        [*head, "keyfold, of its floor", "keyfold, records per second"],
+        [[f"{row['partitions']:,}", *_sink_cells(row)] for row in results["sink"].rows if row["partitions"] > 1],
+    )
+
+
+def sink_tasks(results: Mapping[str, Result]) -> str:
+    head = ["tasks", "peer, CPU per record", "keyfold, CPU per record", "ratio", "peer, records per second"]
     return table(
         [*head, "keyfold, records per second"],
         [
             [
-                f"{row['value_bytes']:,}",
-                f"{significant(row['loop_cpu_us'])} µs",
-                f"{significant(row['sink_cpu_us'])} µs",
-                f"{row['sink_cpu_us'] / row['loop_cpu_us']:.1f}",
-                f"{row['sink_cpu_us'] / row['floor_cpu_us']:.2f}",
-                significant(row["sink_per_s"]),
+                str(row["tasks"]),
+                *_beside_a_loop(row),
+                *(significant(row[f"{side}_per_s"]) for side in ("loop", "sink")),
             ]
-            for row in results["sink"].rows
+            for row in results["sink-tasks"].rows
         ],
     )
 
@@ -183,9 +235,72 @@ def restore(results: Mapping[str, Result]) -> str:
     )
 
 
+def curves(results: Mapping[str, Result]) -> str:
+    return table(
+        ["curve", "unit of the work", "work: CPU", "slope"],
+        [
+            [
+                row["curve"],
+                row["unit"],
+                "; ".join(
+                    f"{amount(work)}: {cpu(cpu_s)}" for work, cpu_s in zip(row["work"], row["cpu_s"], strict=True)
+                ),
+                f"{row['slope']:.2f}",
+            ]
+            for row in results["curves"].rows
+        ],
+    )
+
+
+def peers_overview(results: Mapping[str, Result]) -> str:
+    """The table of the peers in README.md."""
+    return table(
+        ["", "CPU", "written", "readable after", "latest state read in"],
+        [
+            [
+                PEERS[row["contestant"]],
+                f"{row['cpu_s']:.0f} s",
+                f"{row['written_bytes'] / 1e9:.1f} GB",
+                seconds(row["fresh_median_s"]),
+                seconds(row["scan_after_s"]),
+            ]
+            for row in results["peers"].rows
+        ],
+    )
+
+
+def peers(results: Mapping[str, Result]) -> str:
+    """The table of the peers, and how keyfold compares with the best of those that merge."""
+    rows = results["peers"].rows
+    figures = table(
+        ["", "CPU", "written", "readable after", "read before, CPU", "read after, CPU"],
+        [
+            [
+                PEERS[row["contestant"]],
+                f"{row['cpu_s']:.0f} s",
+                f"{row['written_bytes'] / 1e6:,.0f} MB",
+                seconds(row["fresh_median_s"]),
+                *(f"{seconds(row[f'{scan}_s'])}, {seconds(row[f'{scan}_cpu_s'])}" for scan in ("scan", "scan_after")),
+            ]
+            for row in rows
+        ],
+    )
+    units = ("cpu_s", "written_bytes", "fresh_median_s", "scan_s", "scan_after_s")
+    best = {unit: min(float(row[unit]) for row in rows if row["contestant"] in MERGING) for unit in units}
+    compared = table(
+        ["of the best peer that merges", "CPU", "written", "readable after", "read before", "read after"],
+        [
+            [PEERS[row["contestant"]], *(f"{row[unit] / best[unit]:.2f}" for unit in units)]
+            for row in rows
+            if row["contestant"].startswith("keyfold")
+        ],
+    )
+    return f"{figures}\n{compared}"
+
+
 def overview(results: Mapping[str, Result]) -> str:
     """The table of README.md."""
-    small = row_of(results["sink"], value_bytes=211)
+    small = row_of(results["sink"], value_bytes=211, partitions=1)
     much = row_of(results["compaction"], garbage_percent=90, partitions=1)
     little = row_of(results["compaction"], garbage_percent=10, partitions=4)
     window = row_of(results["read-spark"], contest="latest", side="window")
@@ -233,12 +348,17 @@ def overview(results: Mapping[str, Result]) -> str:
 
 TABLES: Final[Mapping[str, Callable[[Mapping[str, Result]], str]]] = {
     "overview": overview,
+    "peers-overview": peers_overview,
     "source": source,
     "sink": sink,
+    "sink-partitions": sink_partitions,
+    "sink-tasks": sink_tasks,
     "sink-memory": sink_memory,
     "compaction": compaction,
     "byte-rate": byte_rate,
     "read-spark": read_spark,
     "read-python": read_python,
     "restore": restore,
+    "curves": curves,
+    "peers": peers,
 }

@@ -35,13 +35,18 @@ _SPARK: list[tuple[str, float, float, int]] = [
 ROWS: dict[str, list[dict[str, Any]]] = {
     "sink": [
         {
+            "partitions": partitions,
             "value_bytes": size,
             "loop_cpu_us": 1.83,
             "sink_cpu_us": 2.87,
             "floor_cpu_us": 2.3,
             "sink_per_s": 451_234.5,
         }
-        for size in (211, 1000)
+        for partitions, size in ((1, 211), (1, 1000), (4, 211), (300, 1000))
+    ],
+    "sink-tasks": [
+        {"tasks": tasks, "loop_cpu_us": 2.0, "sink_cpu_us": 3.0, "loop_per_s": 600_000.0, "sink_per_s": 400_000.0}
+        for tasks in (1, 2, 4)
     ],
     "sink-memory": [{"partitions": 2000, "idle_bytes": 225 << 20, "peak_bytes": 305 << 20}],
     "compaction": [
@@ -71,6 +76,24 @@ ROWS: dict[str, list[dict[str, Any]]] = {
         {"stack": "keyfold_sink.task.run;keyfold_sink.write.append", "samples": 7},
         {"stack": "keyfold_sink.task.run;keyfold_sink.kafka.<consume>", "samples": 3},
     ],
+    "curves": [
+        {"curve": "partitions", "unit": "partitions", "slope": 0.834, "work": [1, 20_000], "cpu_s": [0.000612, 2.25]}
+    ],
+    "peers": [
+        {
+            "contestant": name,
+            "cpu_s": cpu_s,
+            "ingest_cpu_s": cpu_s * 0.75,
+            "maintenance_cpu_s": cpu_s * 0.25,
+            "written_bytes": written_bytes,
+            "fresh_median_s": 2.5,
+            "scan_s": 1.0,
+            "scan_cpu_s": 1.5,
+            "scan_after_s": 0.5,
+            "scan_after_cpu_s": 0.8,
+        }
+        for name, cpu_s, written_bytes in (("keyfold", 40.0, 1.2e9), ("iceberg", 100.0, 0.8e9), ("append", 20.0, 1e9))
+    ],
 }
 
 
@@ -98,7 +121,7 @@ def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"commit": "ba9876543210"}, "different commits: 0123456789ab: sink-memory, .*; ba9876543210: sink;"),
+        ({"commit": "ba9876543210"}, "different commits: 0123456789ab: sink-tasks, .*; ba9876543210: sink;"),
         ({"machine": {**MACHINE, "cores": 64}}, "different machines"),
         ({"quick": True}, "different sizes"),
     ],
@@ -119,7 +142,7 @@ def test_results_of_uncommitted_changes_are_refused(tmp_path: Path) -> None:
 
 def test_missing_results_are_named(tmp_path: Path) -> None:
     save({"sink": results()["sink"]}, tmp_path)
-    with pytest.raises(ResultsError, match="no results of sink-memory, compaction"):
+    with pytest.raises(ResultsError, match="no results of sink-tasks, sink-memory, compaction"):
         load(tmp_path, list(ROWS))
 
 
@@ -132,7 +155,9 @@ def test_filling_a_page_again_changes_nothing(name: str) -> None:
 
 
 def test_a_page_without_a_mark_is_refused() -> None:
-    with pytest.raises(ResultsError, match=r"README.md has the marks none; it must have overview, each `<!-- bench:"):
+    with pytest.raises(
+        ResultsError, match=r"README.md has the marks none; it must have overview, peers-overview, each `<!-- bench:"
+    ):
         fill("README.md", "# keyfold\n", blocks(results()))
 
 
@@ -149,14 +174,22 @@ def test_figures_get_into_the_tables() -> None:
         in (found["overview"])
     )
     assert "| 211 | 1.83 µs | 2.87 µs | 1.6 | 1.25 | 451,000 |" in found["sink"]
+    assert "| 300 | 1,000 | 1.83 µs | 2.87 µs | 1.6 | 1.25 | 451,000 |" in found["sink-partitions"]
+    assert "| 2 | 2.00 µs | 3.00 µs | 1.5 | 600,000 | 400,000 |" in found["sink-tasks"]
     assert "| 90 %, one | 10.0 s | 20.0 s | 2.0 s | 4.0 s | 5.0 times | 5.0 times | 3.0 s |" in found["compaction"]
+    assert "| Iceberg 1.12, `MERGE` | 100 s | 0.8 GB | 2.5 s | 0.5 s |" in found["peers-overview"]
+    assert (
+        "| keyfold, passes as they fall due | 40 s | 1,200 MB | 2.5 s | 1.0 s, 1.5 s | 0.5 s, 0.8 s |" in found["peers"]
+    )
+    assert "| keyfold, passes as they fall due | 0.40 | 1.50 | 1.00 | 1.00 | 1.00 |" in found["peers"]
+    assert "| partitions | partitions | 1: 0.612 ms; 20,000: 2.25 s | 0.83 |" in found["curves"]
     assert "Commit `0123456789ab`, 2026-01-02: a processor, 2 cores, 8 GiB of memory" in found["source"]
 
 
 def test_a_missing_row_is_named() -> None:
     found = results()
     found["sink"] = replace(found["sink"], rows=found["sink"].rows[1:])
-    with pytest.raises(ResultsError, match=r"results of sink have no row with \{'value_bytes': 211\}"):
+    with pytest.raises(ResultsError, match=r"results of sink have no row with \{'value_bytes': 211, 'partitions': 1\}"):
         blocks(found)
 
 
