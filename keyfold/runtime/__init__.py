@@ -4,6 +4,7 @@ clock, retry                 time and retries, given as arguments so that tests 
 signals                      stopping gracefully when asked to
 event_log, log_level         log events, and the level that the command line asks for
 terminal, text               text for people
+listeners, sockets           addresses to listen on, as users write them
 health, metrics_server       probes and `/metrics`
 rate_limit, throttle         byte rates
 json_types, arrow_types      the types of JSON, and of Arrow's columns

@@ -7,13 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from keyfold.http_server.protocol import ServerLimits
+from keyfold.http_server.server import HttpServer
 from keyfold.runtime.clock import ManualClock
+from keyfold.runtime.sockets import listening
+from keyfold_sink.config.option_groups import REST
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.control import NoSuchTask, NotStopped, OffsetRefused
 from keyfold_sink.rest.backend import Backend, Metrics
-from keyfold_sink.rest.protocol import RestLimits
-from keyfold_sink.rest.server import RestServer, serve
-from keyfold_sink.rest.sockets import listening
+from keyfold_sink.rest.server import serve
 from keyfold_sink.status import PartitionStatus, RunState, TaskStatus, WorkerStatus
 from keyfold_sink.topic_partition import TopicPartitionKey
 
@@ -185,10 +187,12 @@ def make_backend(service: FakeService) -> Backend:
 
 
 @contextlib.contextmanager
-def serving(service: FakeService, limits: RestLimits | None = None, metrics: Metrics = metrics) -> Iterator[RestServer]:
+def serving(
+    service: FakeService, limits: ServerLimits | None = None, metrics: Metrics = metrics
+) -> Iterator[HttpServer]:
     """Serve REST on real sockets, as the service's options say; by default on a free port of loopback."""
     with (
-        listening(service.options) as sockets,
+        listening(service.options.listeners, REST) as sockets,
         serve(
             service,
             sockets,

@@ -14,8 +14,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from keyfold.config.config_file import read_written, resolve_all
 from keyfold.errors import ConfigError, KeyfoldError
+from keyfold.runtime.listeners import is_loopback, parse_listeners
 from keyfold.runtime.text import count_text
-from keyfold_sink.config.listeners import DEFAULT_LISTENER, is_loopback, parse_listeners
+from keyfold_sink.config.option_groups import DEFAULT_LISTENER, REST
 from keyfold_sink.rest import shapes
 from keyfold_sink.topic_partition import TopicPartitionKey
 
@@ -72,7 +73,7 @@ class SinkAddress:
 
 
 def _first_listener(listeners: str) -> str:
-    found = parse_listeners([each for each in listeners.split(",") if each.strip()])
+    found = parse_listeners([each for each in listeners.split(",") if each.strip()], REST)
     fixed = [listener for listener in found if listener.port]
     if not fixed:
         raise ConfigError(

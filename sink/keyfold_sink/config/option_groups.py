@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Literal
+from typing import Final, Literal
 
 from keyfold.config.options import Flag, Millis, Names, Options, Overrides, Port, SecretStr, option
 from keyfold.errors import ConfigError
 from keyfold.formats.format import FORMAT_NAMES
+from keyfold.runtime.listeners import SettingNames, parse_listeners, require_token
 from keyfold_sink.config.converter_settings import parse_converter, parse_header_converter
-from keyfold_sink.config.listeners import DEFAULT_LISTENER, parse_listeners, require_token
+
+DEFAULT_LISTENER: Final = "http://127.0.0.1:8083"
+REST: Final = SettingNames("listeners", "rest.token", "rest.advertised.host.name")
 
 _converter = partial(option, group="Converters", recommended=FORMAT_NAMES, kind="CLASS")
 _setting = partial(option, group="Converters", importance="low")
@@ -232,7 +235,9 @@ class RestOptions(Options):
         yield from super().contradictions()
         token = self.rest_token
         yield from found_by(
-            lambda: require_token(parse_listeners(self.listeners), None if token is None else token.get_secret_value())
+            lambda: require_token(
+                parse_listeners(self.listeners, REST), None if token is None else token.get_secret_value(), REST
+            )
         )
 
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from http import HTTPStatus
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Protocol
 from urllib.parse import unquote
 
 from anyio import CapacityLimiter
 from fastapi import Depends, Path, Request
 
+from keyfold.http_server import errors
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.json_types import JsonObject
 from keyfold_sink.control import SinkControl
-from keyfold_sink.rest import errors
 
 Metrics = Callable[[str], tuple[bytes, str]]
 """Return the metrics text and its content type for a request's `Accept` header."""
@@ -69,24 +67,3 @@ async def _known_connector(
 
 
 Connector = Annotated[str, Depends(_known_connector)]
-
-
-async def _json_body(request: Request) -> None:
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json" and not kind.endswith("+json"):
-        raise errors.RequestRefused(
-            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the request body must be JSON; set Content-Type: application/json"
-        )
-    try:
-        json.dumps(json.loads(await request.body()), ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        # Python's JSON parser accepts half of a surrogate pair as a character, and no response can contain it.
-        raise errors.bad_request("the request body contains half of a surrogate pair, which is not UTF-8") from None
-    except RecursionError:
-        raise errors.bad_request("the request body is nested too deeply") from None
-    except ValueError:
-        pass  # FastAPI reports invalid JSON itself
-
-
-JSON_BODY: Final = Depends(_json_body)
-"""The dependency of every handler with a request body: the body must be JSON in UTF-8."""

@@ -15,9 +15,11 @@ from urllib.parse import quote
 from fastapi import APIRouter, Path, Query, Response
 from fastapi.responses import JSONResponse
 
+from keyfold.http_server import errors
+from keyfold.http_server.json_body import JSON_BODY
 from keyfold_sink.control import NoSuchTask
-from keyfold_sink.rest import errors, shapes, status_responses
-from keyfold_sink.rest.backend import JSON_BODY, Behind, Connector
+from keyfold_sink.rest import shapes, status_responses
+from keyfold_sink.rest.backend import Behind, Connector
 from keyfold_sink.status import WorkerStatus
 
 router = APIRouter(prefix="/connectors", tags=["connectors"])

@@ -8,8 +8,8 @@ from typing import Any, Final
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from keyfold.http_server.guard import OPEN_PATHS
 from keyfold.runtime.json_types import JsonObject
-from keyfold_sink.rest.health import OPEN_PATHS
 
 _ABOUT: Final = """Kafka Connect's REST API for the one connector that this worker runs. Additions to Connect are health
 probes, *flush now*, progress by partition, and metrics. docs/rest.md describes the differences and their reasons.
@@ -19,9 +19,9 @@ Every error is `{"error_code": <HTTP status>, "message": "..."}`."""
 _ERROR: Final = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
 _EVERYWHERE: Final = {
     "400": "The request is invalid; `message` says where.",
-    "403": "`Host` is not a name of this worker, or the request comes from a web page of another origin.",
+    "403": "`Host` is not a name of this server, or the request comes from a web page of another origin.",
     "413": "The request body is larger than 1 MiB.",
-    "500": "The request failed inside the worker; the worker's log says why.",
+    "500": "The request failed inside the server; its log says why.",
     "503": "The store or Kafka does not answer, or too many requests are in progress. Retry the request.",
 }
 _NOT_FOUND: Final = "No such connector, task, plugin or logger."

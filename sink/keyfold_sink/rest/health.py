@@ -19,9 +19,6 @@ from keyfold_sink.rest.backend import Behind
 
 router = APIRouter(tags=["worker"])
 
-OPEN_PATHS: Final = frozenset({"/health", "/health/live", "/health/ready", "/metrics"})
-"""The paths that require no token."""
-
 _NOT: Final[dict[int | str, dict[str, object]]] = {
     503: {"description": "The check failed; `message` says why.", "model": shapes.HealthReport}
 }

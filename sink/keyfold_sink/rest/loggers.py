@@ -8,9 +8,11 @@ from urllib.parse import unquote
 import structlog
 from fastapi import APIRouter, Path, Query
 
+from keyfold.http_server import errors
+from keyfold.http_server.json_body import JSON_BODY
 from keyfold.runtime import event_log
-from keyfold_sink.rest import errors, shapes
-from keyfold_sink.rest.backend import JSON_BODY, Backend, Behind
+from keyfold_sink.rest import shapes
+from keyfold_sink.rest.backend import Backend, Behind
 
 router = APIRouter(prefix="/admin/loggers", tags=["admin"])
 

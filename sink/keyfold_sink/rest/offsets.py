@@ -12,9 +12,11 @@ from typing import Final
 
 from fastapi import APIRouter
 
+from keyfold.http_server import errors
+from keyfold.http_server.json_body import JSON_BODY
 from keyfold_sink.control import NotStopped
-from keyfold_sink.rest import errors, shapes, status_responses
-from keyfold_sink.rest.backend import JSON_BODY, Behind, Connector
+from keyfold_sink.rest import shapes, status_responses
+from keyfold_sink.rest.backend import Behind, Connector
 from keyfold_sink.status import RunState
 from keyfold_sink.topic_partition import TopicPartitionKey
 

@@ -15,9 +15,11 @@ from fastapi import APIRouter, Depends, Path, Query
 
 from keyfold.config.config_file import has_placeholder
 from keyfold.formats.format import FORMATS
+from keyfold.http_server import errors
+from keyfold.http_server.json_body import JSON_BODY
 from keyfold_sink.config.connect_definitions import CONNECTOR_CLASS
-from keyfold_sink.rest import errors, shapes
-from keyfold_sink.rest.backend import JSON_BODY, Backend, Behind
+from keyfold_sink.rest import shapes
+from keyfold_sink.rest.backend import Backend, Behind
 from keyfold_sink.rest.connectors import texts
 
 router = APIRouter(prefix="/connector-plugins", tags=["plugins"])

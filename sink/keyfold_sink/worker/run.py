@@ -24,16 +24,17 @@ import structlog
 
 from keyfold.errors import KeyfoldError
 from keyfold.runtime.clock import Clock
+from keyfold.runtime.sockets import Sockets, listening
 from keyfold.store.api import ObjectStore
 from keyfold.store.location import open_store
 from keyfold_sink.config.connect_definitions import CONNECTOR_CLASS, ConnectDefinitions
+from keyfold_sink.config.option_groups import REST
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.kafka.cluster import AdminSource
 from keyfold_sink.kafka.consumer import admin_config
 from keyfold_sink.kafka.source import SourceFacts
 from keyfold_sink.metrics.collector import SinkMetrics, own_port
 from keyfold_sink.progress import SinkProgress
-from keyfold_sink.rest.sockets import Sockets, listening, worker_id
 from keyfold_sink.status import UNKNOWN, RunState, TaskStatus
 from keyfold_sink.topic_partition import TopicPartitionKey
 from keyfold_sink.worker.desired_state import DesiredStateDocument, sink_folder
@@ -42,7 +43,7 @@ from keyfold_sink.worker.sink_service import SinkService
 from keyfold_sink.worker.spawn import TaskProcess, first_line, task_command
 from keyfold_sink.worker.supervisor import Supervisor
 from keyfold_sink.worker.task_process import STOP_SLACK_S, ProcessHandle, TaskLimits
-from keyfold_sink.worker.worker_registry import WorkerRegistry, leave_quietly
+from keyfold_sink.worker.worker_registry import WorkerRegistry, leave_quietly, worker_id
 from keyfold_sink.write.credential_renewal import RenewingStore, location_now
 
 
@@ -195,8 +196,8 @@ class SinkWorker:
 
     def run(self, stop: threading.Event) -> None:
         """Run until `stop` is set, or until every task has failed and there is no REST API to restart one."""
-        with listening(self._options) as sockets:
-            self._registry.worker_id = worker_id(self._options, sockets)
+        with listening(self._options.listeners, REST) as sockets:
+            self._registry.worker_id = worker_id(self._options, sockets.port)
             with (
                 self._served(sockets) as addresses,
                 own_port(self._metrics, self._options.metrics_host, self._options.metrics_port),

@@ -19,6 +19,8 @@ continues under another id.
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +42,7 @@ from keyfold.runtime.clock import Clock
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS, ObjectInfo, ObjectStore
 from keyfold.store.cas_document import swap
 from keyfold.store.documents import DOCUMENT_BYTES_MAX
+from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.status import UNKNOWN, WorkerStatus, dump, load_worker
 from keyfold_sink.worker.desired_state import DesiredStateDocument, free_slots, safe_name, take_slot
 
@@ -51,6 +54,14 @@ _REMOVE_EVERY_S: Final = 30.0
 _LOOK_AGAIN_S: Final = 1.0
 _READERS: Final = 8
 _TRIES: Final = 5
+
+
+def worker_id(options: SinkOptions, port: int | None) -> str:
+    """Return a worker's id: `worker.id`, else host:port of its REST API, else host:process."""
+    if options.worker_id is not None:
+        return options.worker_id
+    host = options.rest_advertised_host_name or socket.gethostname()
+    return f"{host}:{options.rest_advertised_port or port or os.getpid()}"
 
 
 @dataclass(frozen=True, slots=True)

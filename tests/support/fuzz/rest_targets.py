@@ -63,10 +63,11 @@ def send(data: bytes) -> None:
 
 
 _REST: Final = "keyfold_sink.rest"
+_SERVER: Final = "keyfold.http_server"
 
 REST_TARGETS: Final = (
     Target("rest", request_seeds, send,
-           (f"{_REST}.connectors", f"{_REST}.offsets", f"{_REST}.plugins", f"{_REST}.loggers", f"{_REST}.errors",
-            f"{_REST}.guard", f"{_REST}.backend"),
+           (f"{_REST}.connectors", f"{_REST}.offsets", f"{_REST}.plugins", f"{_REST}.loggers", f"{_REST}.backend",
+            f"{_SERVER}.errors", f"{_SERVER}.guard"),
            (parts_by(any_bytes, text_line, json_document), parts_by(text_line, text_line, json_document)), ()),
 )  # fmt: skip

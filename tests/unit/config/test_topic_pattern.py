@@ -17,10 +17,11 @@ from keyfold.config import topic_pattern as module
 from keyfold.config.topic_pattern import LENGTH_MAX, TopicPattern, may_be_slow
 from keyfold.errors import ConfigError
 from keyfold.runtime.clock import SystemClock
+from keyfold.runtime.sockets import listening
 from keyfold_sink.config.connect_definitions import ConnectDefinitions
+from keyfold_sink.config.option_groups import REST
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.rest.server import serve
-from keyfold_sink.rest.sockets import listening
 from tests.support.fake_service import FakeService, make_options
 
 ENDLESS = [
@@ -118,7 +119,7 @@ def test_patterns_judged_quick_are_quick(regex: str) -> None:
 def validating() -> Iterator[str]:
     """Yield the address of a REST API over the sink's own definitions."""
     options, clock = make_options(), SystemClock()
-    with listening(options) as sockets:
+    with listening(options.listeners, REST) as sockets:
         definitions = ConnectDefinitions(options)
         with serve(
             FakeService(options), sockets, metrics=lambda _: (b"", ""), definitions=definitions, clock=clock

@@ -9,7 +9,7 @@ import pytest
 from openapi_spec_validator import validate
 from starlette.testclient import TestClient
 
-from keyfold_sink.rest.health import OPEN_PATHS
+from keyfold.http_server.guard import OPEN_PATHS
 from keyfold_sink.rest.server import make_app
 from tests.support.fake_service import FakeService, make_backend
 from tests.support.root import ROOT

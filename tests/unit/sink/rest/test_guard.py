@@ -13,9 +13,10 @@ from starlette.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 
 from keyfold.errors import ConfigError
-from keyfold_sink.config.listeners import is_loopback, parse_listeners
-from keyfold_sink.rest.errors import answer
-from keyfold_sink.rest.guard import BODY_BYTES_MAX, IN_FLIGHT_MAX, Guard
+from keyfold.http_server.errors import answer
+from keyfold.http_server.guard import BODY_BYTES_MAX, IN_FLIGHT_MAX, Guard
+from keyfold.runtime.listeners import is_loopback, parse_listeners
+from keyfold_sink.config.option_groups import REST
 from keyfold_sink.rest.server import make_app
 from tests.support.fake_service import FakeService, make_backend, make_options
 
@@ -154,7 +155,7 @@ def test_an_invalid_listener_is_an_error_with_the_reason(listeners: str, words: 
 
 
 def test_listeners_are_read_as_connect_writes_them() -> None:
-    found = parse_listeners(["HTTP://localhost:8080", " http://[::1]:9/ ", "http://:8083"])
+    found = parse_listeners(["HTTP://localhost:8080", " http://[::1]:9/ ", "http://:8083"], REST)
     assert [str(listener) for listener in found] == ["http://localhost:8080", "http://[::1]:9", "http://0.0.0.0:8083"]
 
 
@@ -266,7 +267,7 @@ def test_a_request_above_the_limit_is_refused_until_others_have_ended() -> None:
             if message["type"] == "http.response.start":
                 found.append(message["status"])
 
-        guard = Guard(waits, token=None)
+        guard = Guard(waits, token=None, names=REST)
         waiting = [asyncio.create_task(guard(A_REQUEST, nothing, send)) for _ in range(IN_FLIGHT_MAX)]
         await asyncio.sleep(0)  # each task has begun
         await guard(A_REQUEST, nothing, send)
@@ -289,7 +290,7 @@ def test_an_answer_that_has_begun_is_not_followed_by_another() -> None:
     async def send(message: Message) -> None:
         sent.append(message)
 
-    asyncio.run(Guard(breaks_off, token=None)(A_REQUEST, nothing, send))
+    asyncio.run(Guard(breaks_off, token=None, names=REST)(A_REQUEST, nothing, send))
     assert [message["type"] for message in sent] == ["http.response.start"]
 
 

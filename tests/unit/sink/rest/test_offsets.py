@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from keyfold_sink.rest.errors import RequestRefused
+from keyfold.http_server.errors import RequestRefused
 from keyfold_sink.rest.offsets import parse
 from keyfold_sink.rest.server import make_app
 from keyfold_sink.status import RunState

@@ -19,9 +19,11 @@ import requests
 from structlog.testing import capture_logs
 
 from keyfold.errors import ConfigError
-from keyfold_sink.rest.protocol import RestLimits, gives_way
-from keyfold_sink.rest.sockets import listening, worker_id
+from keyfold.http_server.protocol import ServerLimits, gives_way
+from keyfold.runtime.sockets import listening
+from keyfold_sink.config.option_groups import REST
 from keyfold_sink.status import WorkerStatus
+from keyfold_sink.worker.worker_registry import worker_id
 from tests.support.fake_service import CONFIG, FakeService, make_options, metrics, serving
 from tests.support.proof import wait_for
 
@@ -86,7 +88,7 @@ def test_a_default_port_in_use_is_an_error_with_a_hint() -> None:
             holder.listen()
         except OSError:
             pass  # another process has it, which has the same effect
-        with pytest.raises(ConfigError) as caught, listening(by_default):
+        with pytest.raises(ConfigError) as caught, listening(by_default.listeners, REST):
             pass
     assert caught.value.key == "listeners"
     assert "http://127.0.0.1:8083" in caught.value.message
@@ -103,14 +105,14 @@ def test_a_worker_with_port_0_reports_its_actual_port() -> None:
 def test_a_configured_port_in_use_is_an_error_that_names_the_key() -> None:
     with serving(FakeService()) as server:
         options = make_options(listeners=server.addresses[0])
-        with pytest.raises(ConfigError, match="port 0") as caught, listening(options):
+        with pytest.raises(ConfigError, match="port 0") as caught, listening(options.listeners, REST):
             pass
     assert caught.value.key == "listeners"
 
 
 def test_an_address_of_another_machine_is_an_error_with_a_hint() -> None:
     options = make_options(listeners="http://192.0.2.1:0", **TOKEN)
-    with pytest.raises(ConfigError, match="use an address of this machine"), listening(options):
+    with pytest.raises(ConfigError, match="use an address of this machine"), listening(options.listeners, REST):
         pass
 
 
@@ -120,20 +122,20 @@ def test_a_listener_that_fails_closes_those_before_it() -> None:
             probe.bind(("127.0.0.1", 0))
             free = probe.getsockname()[1]
         options = make_options(listeners=f"http://127.0.0.1:{free},{server.addresses[0]}")
-        with pytest.raises(ConfigError), listening(options):
+        with pytest.raises(ConfigError), listening(options.listeners, REST):
             pass
-        with listening(make_options(listeners=f"http://127.0.0.1:{free}")):
+        with listening(make_options(listeners=f"http://127.0.0.1:{free}").listeners, REST):
             pass
 
 
 def test_a_worker_is_named_by_its_key_or_host_and_port() -> None:
-    with listening(make_options()) as sockets:
-        assert worker_id(make_options(), sockets) == f"{socket.gethostname()}:{sockets.port}"
-        assert worker_id(make_options(**{"worker.id": "w-7"}), sockets) == "w-7"
+    with listening(make_options().listeners, REST) as sockets:
+        assert worker_id(make_options(), sockets.port) == f"{socket.gethostname()}:{sockets.port}"
+        assert worker_id(make_options(**{"worker.id": "w-7"}), sockets.port) == "w-7"
         advertised = {"rest.advertised.host.name": "sink-0.sinks", "rest.advertised.port": "80"}
-        assert worker_id(make_options(**advertised), sockets) == "sink-0.sinks:80"
-    with listening(make_options(listeners="")) as none:
-        assert worker_id(make_options(), none) == f"{socket.gethostname()}:{os.getpid()}"
+        assert worker_id(make_options(**advertised), sockets.port) == "sink-0.sinks:80"
+    with listening(make_options(listeners="").listeners, REST) as none:
+        assert worker_id(make_options(), none.port) == f"{socket.gethostname()}:{os.getpid()}"
 
 
 def test_the_server_ends_despite_idle_clients_and_frees_its_port() -> None:
@@ -145,7 +147,7 @@ def test_the_server_ends_despite_idle_clients_and_frees_its_port() -> None:
         silent = socket.create_connection(("127.0.0.1", port))
     idle.close()
     silent.close()
-    with listening(make_options(listeners=f"http://127.0.0.1:{port}")):
+    with listening(make_options(listeners=f"http://127.0.0.1:{port}").listeners, REST):
         pass
 
 
@@ -193,7 +195,7 @@ def test_the_server_leaves_signals_and_the_callers_thread_alone() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     with serving(FakeService()):
         assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
-    assert not any(thread.name == "keyfold-rest" for thread in set(threading.enumerate()) - threads)
+    assert not any(thread.name == "keyfold-http" for thread in set(threading.enumerate()) - threads)
 
 
 def test_requests_are_not_logged_one_by_one(caplog: pytest.LogCaptureFixture) -> None:
@@ -209,7 +211,7 @@ def test_responses_do_not_name_the_server_software() -> None:
 
 @pytest.mark.parametrize("begin", [b"", b"GET / HT", b"PUT /connectors/users/config HTTP/1.1\r\nHost: localhost\r\n"])
 def test_a_client_that_does_not_finish_its_request_is_cut_off(begin: bytes) -> None:
-    with connected(FakeService(), RestLimits(request_s=0.3)) as raw:
+    with connected(FakeService(), ServerLimits(request_s=0.3)) as raw:
         raw.settimeout(60)
         raw.sendall(begin)
         assert ends(raw)
@@ -217,7 +219,7 @@ def test_a_client_that_does_not_finish_its_request_is_cut_off(begin: bytes) -> N
 
 def test_a_client_that_sends_its_body_too_slowly_is_cut_off() -> None:
     head = b"POST /connectors HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
-    with connected(FakeService(), RestLimits(request_s=0.4)) as raw:
+    with connected(FakeService(), ServerLimits(request_s=0.4)) as raw:
         raw.settimeout(60)
         raw.sendall(head)
         with pytest.raises(OSError):  # noqa: PT012 - the worker cuts it off long before the body is whole
@@ -235,7 +237,7 @@ def test_a_client_that_does_not_read_its_answer_is_cut_off(more: bytes) -> None:
         return b"# " + b"x" * 30_000_000, metrics(accept)[1]
 
     with (
-        serving(FakeService(), RestLimits(request_s=1.0, answer_s=0.5), large) as server,
+        serving(FakeService(), ServerLimits(request_s=1.0, answer_s=0.5), large) as server,
         socket.create_connection(("127.0.0.1", port_of(server.addresses[0]))) as raw,
     ):
         raw.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n" + more + b"\r\n")
@@ -246,7 +248,7 @@ def test_a_client_that_does_not_read_its_answer_is_cut_off(more: bytes) -> None:
 
 
 @contextlib.contextmanager
-def connected(service: FakeService, limits: RestLimits | None = None) -> Iterator[socket.socket]:
+def connected(service: FakeService, limits: ServerLimits | None = None) -> Iterator[socket.socket]:
     """Yield a connection to a server of this service."""
     with (
         serving(service, limits) as server,
@@ -277,7 +279,7 @@ def test_probes_are_answered_despite_many_idle_connections() -> None:
 
 
 def test_the_longest_idle_connection_is_closed_first() -> None:
-    with serving(FakeService(), RestLimits(connections_max=3)) as server, contextlib.ExitStack() as held:
+    with serving(FakeService(), ServerLimits(connections_max=3)) as server, contextlib.ExitStack() as held:
         address = ("127.0.0.1", port_of(server.addresses[0]))
         connections = [held.enter_context(socket.create_connection(address)) for _ in range(4)]
         connections[0].settimeout(60)
@@ -362,13 +364,13 @@ def test_a_loopback_name_that_resolves_elsewhere_is_refused(monkeypatch: pytest.
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_arguments, **_named: [place])
     with (
         pytest.raises(ConfigError, match=r"resolves to 192\.0\.2\.1"),
-        listening(make_options(listeners=f"http://{name}:0")),
+        listening(make_options(listeners=f"http://{name}:0").listeners, REST),
     ):
         pass
 
 
 def test_a_pipelined_request_has_its_own_time_limit(stuck: Stuck) -> None:
-    with connected(stuck, RestLimits(request_s=1.0)) as raw:
+    with connected(stuck, ServerLimits(request_s=1.0)) as raw:
         raw.settimeout(60)
         raw.sendall(
             b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /connectors/users HTTP/1.1\r\nHost: localhost\r\n\r\n"

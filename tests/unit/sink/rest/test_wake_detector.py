@@ -15,11 +15,11 @@ import requests
 from starlette.testclient import TestClient
 
 from keyfold.errors import StoreUnavailable
+from keyfold.http_server.wake_detector import ASLEEP_S, AWAKE_AFTER_S, WakeDetector
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import Blob
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.rest.server import make_app
-from keyfold_sink.rest.wake_detector import ASLEEP_S, AWAKE_AFTER_S, WakeDetector
 from keyfold_sink.status import RunState
 from keyfold_sink.worker import desired_state
 from keyfold_sink.worker.desired_state import DesiredStateDocument, sink_folder
@@ -31,13 +31,15 @@ FOLDER = sink_folder("topics", "users")
 CHILD = """
 import sys, threading
 from keyfold.runtime.clock import SystemClock
-from keyfold_sink.rest import server, wake_detector
-from keyfold_sink.rest.sockets import listening
+from keyfold.http_server import wake_detector
+from keyfold.runtime.sockets import listening
+from keyfold_sink.config.option_groups import REST
+from keyfold_sink.rest import server
 from tests.support.fake_service import FakeDefinitions, FakeService, make_options, metrics
 from functools import partial
 server.WakeDetector = partial(wake_detector.WakeDetector, asleep_s=1.0, awake_after_s=3.0)
 service = FakeService(make_options())
-with listening(service.options) as sockets, server.serve(
+with listening(service.options.listeners, REST) as sockets, server.serve(
     service, sockets, metrics=metrics, definitions=FakeDefinitions(), clock=SystemClock()
 ) as running:
     print(running.addresses[0], flush=True)
@@ -101,7 +103,7 @@ def test_a_resuming_worker_refuses_changes_and_answers_reads() -> None:
         refused = client.request(method, f"/connectors/users/{path}")
         assert refused.status_code == 503
         assert refused.headers["Retry-After"] == "3"
-        assert refused.json()["message"] == "this worker was suspended and is resuming; retry the request"
+        assert refused.json()["message"] == "the server was suspended and is resuming; retry the request"
     assert client.get("/connectors/users/status").status_code == 200
     assert client.get("/health/live").status_code == 200
     assert service.calls == []

@@ -1,4 +1,4 @@
-"""Parse `listeners`, Connect's key for the addresses that the REST API listens on.
+"""Parse listeners, the addresses that a server listens on, written as for Kafka Connect.
 
     http://127.0.0.1:8083   http://[::1]:0   http://0.0.0.0:8083   http://:8083 (all addresses, as in Connect)
 
@@ -16,17 +16,24 @@ from typing import Final
 
 from keyfold.errors import ConfigError
 
-KEY: Final = "listeners"
-DEFAULT_LISTENER: Final = "http://127.0.0.1:8083"
 _ANY: Final = "0.0.0.0"  # noqa: S104 - only where the configuration says so
 _LISTENER: Final = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<host>\[[^\]]*\]|[^\[\]:/@?#]*):(?P<port>[0-9]{1,5})/?"
 )
-_EXAMPLE: Final = f"write it as {DEFAULT_LISTENER}"
+_EXAMPLE: Final = "write it as http://127.0.0.1:8083"
 
 
 @dataclass(frozen=True, slots=True)
-class RestListener:
+class SettingNames:
+    """How users write the settings of a server: keys of a configuration, or options of a command."""
+
+    listeners: str
+    token: str
+    own_host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
     """One address to listen on; port 0 is any free port."""
 
     host: str
@@ -41,40 +48,40 @@ class RestListener:
         return f"http://{host_in_url(self.host)}:{self.port}"
 
 
-def parse_listeners(values: Iterable[str]) -> tuple[RestListener, ...]:
-    """Parse `listeners`. Raise `ConfigError` on the first mistake."""
-    found = tuple(map(_parse, values))
+def parse_listeners(values: Iterable[str], names: SettingNames) -> tuple[Listener, ...]:
+    """Parse listeners. Raise `ConfigError` on the first mistake."""
+    found = tuple(_parse(value, names.listeners) for value in values)
     taken = [(listener.host, listener.port) for listener in found if listener.port]
     if len(set(taken)) != len(taken):
-        raise ConfigError(KEY, "lists the same address twice")
+        raise ConfigError(names.listeners, "lists the same address twice")
     return found
 
 
-def _parse(value: str) -> RestListener:
+def _parse(value: str, key: str) -> Listener:
     match = _LISTENER.fullmatch(value.strip())
     if match is None:
-        raise ConfigError(KEY, f"{value!r} is not a valid listener", hint=_EXAMPLE)
+        raise ConfigError(key, f"{value!r} is not a valid listener", hint=_EXAMPLE)
     if match["scheme"].lower() == "https":
         raise ConfigError(
-            KEY,
+            key,
             "https is not supported",
             hint="listen on loopback, and terminate TLS in a proxy (nginx, Envoy, an ingress)",
         )
     if match["scheme"].lower() != "http":
-        raise ConfigError(KEY, f"the protocol {match['scheme']!r} is not supported", hint=_EXAMPLE)
+        raise ConfigError(key, f"the protocol {match['scheme']!r} is not supported", hint=_EXAMPLE)
     host, port = match["host"].strip("[]") or _ANY, int(match["port"])
     if port > 65535:
-        raise ConfigError(KEY, f"{port} is not a valid port", hint="the highest port is 65535")
+        raise ConfigError(key, f"{port} is not a valid port", hint="the highest port is 65535")
     if match["host"].startswith("["):
-        _require_ipv6(host)
-    return RestListener(host, port)
+        _require_ipv6(host, key)
+    return Listener(host, port)
 
 
-def _require_ipv6(host: str) -> None:
+def _require_ipv6(host: str, key: str) -> None:
     try:
         ipaddress.IPv6Address(host)
     except ValueError as error:
-        raise ConfigError(KEY, f"{host!r} is not a valid IPv6 address", hint="write it as http://[::1]:8083") from error
+        raise ConfigError(key, f"{host!r} is not a valid IPv6 address", hint="write it as http://[::1]:8083") from error
 
 
 def is_loopback(host: str) -> bool:
@@ -93,16 +100,16 @@ def host_in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def require_token(listeners: Iterable[RestListener], token: str | None) -> None:
-    """Raise `ConfigError` if other machines can reach the API without a token, or if clients cannot send the token."""
+def require_token(listeners: Iterable[Listener], token: str | None, names: SettingNames) -> None:
+    """Raise `ConfigError` if other machines can reach a server without a token, or if clients cannot send it."""
     if token is not None:
         if not token or not token.isascii() or not token.isprintable() or " " in token:
-            raise ConfigError("rest.token", "must be printable ASCII without spaces, and not empty")
+            raise ConfigError(names.token, "must be printable ASCII without spaces, and not empty")
         return
     for listener in listeners:
         if not listener.is_loopback:
             raise ConfigError(
-                "rest.token",
-                f"a token is required, because other machines can reach {listener} of `{KEY}`",
+                names.token,
+                f"a token is required, because other machines can reach {listener} of `{names.listeners}`",
                 hint="set a token, preferably as ${env:...} or ${file:...}, or listen on 127.0.0.1 only",
             )

@@ -1,8 +1,8 @@
 """Time limits for clients, and limits on connections.
 
 uvicorn waits without limit for a client that connects and sends nothing, sends half a request, or does not read its
-response. Here a client has `RestLimits.request_s` to send a whole request, from the start of the connection or the last
-response. The response must have been sent within `RestLimits.answer_s`.
+response. Here a client has `ServerLimits.request_s` to send a whole request, from the start of the connection or the
+last response. The response must have been sent within `ServerLimits.answer_s`.
 
 Connections are limited in total and for each peer. When a connection exceeds a limit, a connection that has not sent a
 whole request is closed, never one that is being answered: `gives_way` chooses it. So any number of idle connections
@@ -23,7 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class RestLimits:
+class ServerLimits:
     """Limits on the server's resources for clients."""
 
     request_s: float = 15.0
@@ -67,7 +67,7 @@ def gives_way(connections: Collection[C], newest: C, connections_max: int, peer_
 class DeadlineProtocol(H11Protocol):
     """uvicorn's HTTP/1.1 protocol with deadlines and connection limits."""
 
-    def __init__(self, limits: RestLimits, *arguments: Any, **named: Any) -> None:
+    def __init__(self, limits: ServerLimits, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._limits = limits
         self._deadline: asyncio.TimerHandle | None = None

@@ -1,4 +1,4 @@
-"""One shape for every error, Connect's: `{"error_code": 404, "message": "Connector users not found"}`.
+"""One shape for every error, Kafka Connect's: `{"error_code": 404, "message": "Connector users not found"}`.
 
 Every error is turned into a response here: refusals of handlers, FastAPI's validation errors, errors of the service,
 and unexpected exceptions. An unexpected exception is logged with its traceback; the response does not contain it.
@@ -18,13 +18,8 @@ from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 
 from keyfold.errors import KeyfoldError
-from keyfold_sink.control import NoSuchTask, NotStopped, OffsetRefused
 
-_STATUS: Final[tuple[tuple[type[KeyfoldError], HTTPStatus], ...]] = (
-    (NoSuchTask, HTTPStatus.NOT_FOUND),
-    (NotStopped, HTTPStatus.BAD_REQUEST),
-    (OffsetRefused, HTTPStatus.BAD_REQUEST),
-)
+LOGGER: Final = "keyfold.http_server"
 _SHOWN_MESSAGE_CHARACTERS: Final = 4000
 
 
@@ -58,14 +53,18 @@ def answer(status: int, message: str, headers: Mapping[str, str] | None = None) 
 
 def internal_error(method: str, path: str, error: Exception) -> JSONResponse:
     """Log an unexpected exception, and return a response without its details."""
-    structlog.get_logger("keyfold.sink.rest").error(
+    structlog.get_logger(LOGGER).error(
         "request failed", method=method, path=path[:200], kind=type(error).__name__, exc_info=error
     )
-    return answer(HTTPStatus.INTERNAL_SERVER_ERROR, "the request failed inside the worker; see the worker's log")
+    return answer(HTTPStatus.INTERNAL_SERVER_ERROR, "the request failed inside the server; see its log")
 
 
-def install(app: FastAPI) -> None:
-    """Install the error handlers, so that every error has the same JSON shape."""
+def install(app: FastAPI, statuses: Mapping[type[KeyfoldError], HTTPStatus]) -> None:
+    """Install the error handlers, so that every error has the same JSON shape.
+
+    `statuses` are those of errors that a request causes. All others are the server's.
+    """
+    app.state.statuses = statuses
     app.add_exception_handler(RequestRefused, _refused)
     app.add_exception_handler(KeyfoldError, _keyfold)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -80,12 +79,12 @@ async def _refused(_request: Request, error: Exception) -> JSONResponse:
 
 async def _keyfold(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, KeyfoldError)
-    for kind, status in _STATUS:
+    for kind, status in request.app.state.statuses.items():
         if isinstance(error, kind):
             return answer(status, str(error))
     if error.retriable:
         return answer(HTTPStatus.SERVICE_UNAVAILABLE, str(error), {"Retry-After": "5"})
-    structlog.get_logger("keyfold.sink.rest").warning(
+    structlog.get_logger(LOGGER).warning(
         "request failed", method=request.method, path=request.url.path[:200], error=error
     )
     return answer(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))

@@ -1,16 +1,17 @@
 """Checks of every request before a handler sees it.
 
 * **Host** (without a token; all listeners are then loopback): a web page in a browser on this machine can point its own
-  host name at 127.0.0.1 and then send requests to the API as its own origin. A `Host` that is not this worker's: 403.
+  host name at 127.0.0.1 and then send requests to the server as its own origin. A `Host` that is not the server's: 403.
 * **Origin**: a page of another origin may send simple requests (a POST without a body restarts a connector) although it
   cannot read the response. A foreign `Origin`, or a browser that says `cross-site`, is refused: 403. There is no CORS.
-* **Token**: if `rest.token` is set, every path but health, readiness and metrics requires it: 401. The comparison takes
-  constant time. The token may also be the password of Basic authentication, because many of Connect's clients support
-  nothing else. The 401 response does not offer Basic, so no browser asks for the token and saves it.
+* **Token**: if there is one, every path but health, readiness and metrics requires it: 401. The comparison takes
+  constant time. The token may also be the password of Basic authentication, because many clients support nothing else.
+  The 401 response offers Basic only if the server `has_pages`: a browser then asks for the token, and keeps it while it
+  is open. Links to such pages from other sites are followed; nothing changes by it, and the other site sees nothing.
 * **Size**: a body has at most 1 MiB: 413.
 * **After a suspension**: requests that change something are refused for a moment after this process was suspended
-  (`keyfold_sink.rest.wake_detector`): 503.
-* **Concurrency**: at most `IN_FLIGHT_MAX` requests are processed at once: 503. Probes are exempt.
+  (`keyfold.http_server.wake_detector`): 503.
+* **Concurrency**: at most `in_flight_max` requests are processed at once: 503. Probes are exempt.
 
 A request is normalised first. The segments of its path are percent-encoded alike (a connector's name may contain a
 slash). A slash at the end is removed, because Connect's router accepts one and clients send it. HEAD becomes GET, whose
@@ -25,15 +26,17 @@ import binascii
 import hmac
 from http import HTTPStatus
 from typing import Final
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from fastapi import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from keyfold_sink.config.listeners import is_loopback
-from keyfold_sink.rest import errors
-from keyfold_sink.rest.health import OPEN_PATHS
-from keyfold_sink.rest.wake_detector import WakeDetector
+from keyfold.http_server import errors
+from keyfold.http_server.wake_detector import WakeDetector
+from keyfold.runtime.listeners import SettingNames, is_loopback
+
+OPEN_PATHS: Final = frozenset({"/health", "/health/live", "/health/ready", "/metrics"})
+"""The paths that require no token."""
 
 BODY_BYTES_MAX: Final = 1024 * 1024
 IN_FLIGHT_MAX: Final = 64
@@ -48,14 +51,21 @@ class Guard:
         app: ASGIApp,
         *,
         token: str | None,
+        names: SettingNames,
         own_hosts: frozenset[str] = frozenset(),
         detector: WakeDetector | None = None,
+        has_pages: bool = False,
+        in_flight_max: int = IN_FLIGHT_MAX,
     ) -> None:
         self._app = app
+        self._names = names
+        self._has_pages = has_pages
+        self._challenge = 'Basic realm="keyfold"' if has_pages else 'Bearer realm="keyfold"'
         self._detector = detector
         self._token = None if token is None else token.encode()
         self._own_hosts = frozenset(host.lower() for host in own_hosts)
         self._in_flight = 0
+        self._in_flight_max = in_flight_max
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse the request, or pass it to the application."""
@@ -89,7 +99,7 @@ class Guard:
         except asyncio.CancelledError:
             if not begun:
                 headers = {"Connection": "close", "Retry-After": "5"}
-                message = "this worker is shutting down; the request may or may not have taken effect"
+                message = "the server is shutting down; the request may or may not have taken effect"
                 await errors.answer(HTTPStatus.SERVICE_UNAVAILABLE, message, headers)(scope, receive, send)
         except Exception as error:  # noqa: BLE001 - every exception is logged and answered
             if begun:
@@ -100,23 +110,23 @@ class Guard:
         if self._token is None and not self._is_own_host(headers.get("host")):
             return errors.RequestRefused(
                 HTTPStatus.FORBIDDEN,
-                "the Host header is not a name of this worker; use 127.0.0.1 or localhost, or set "
-                "`rest.advertised.host.name`",
+                "the Host header is not a name of this server; use 127.0.0.1 or localhost, or set "
+                f"`{self._names.own_host}`",
             )
-        if _is_foreign(headers):
+        if _is_foreign(headers) and not (self._has_pages and _is_link(scope["method"], headers)):
             return errors.RequestRefused(HTTPStatus.FORBIDDEN, "requests from web pages of another origin are refused")
         if scope["path"] in OPEN_PATHS:
             return None
         if self._token is not None and not _has_token(headers.get("authorization", ""), self._token):
             return errors.RequestRefused(
                 HTTPStatus.UNAUTHORIZED,
-                "the token is missing or wrong; send Authorization: Bearer <rest.token>",
-                {"WWW-Authenticate": 'Bearer realm="keyfold"'},
+                f"the token is missing or wrong; send Authorization: Bearer <{self._names.token}>",
+                {"WWW-Authenticate": self._challenge},
             )
         if scope["method"] not in _READS and self._detector is not None and self._detector.has_just_woken():
             return errors.RequestRefused(
                 HTTPStatus.SERVICE_UNAVAILABLE,
-                "this worker was suspended and is resuming; retry the request",
+                "the server was suspended and is resuming; retry the request",
                 {"Retry-After": "3"},
             )
         return self._too_much(headers)
@@ -125,14 +135,14 @@ class Guard:
         length = headers.get("content-length", "")
         if length.isdecimal() and int(length[:20]) > BODY_BYTES_MAX:
             return _too_large()
-        if self._in_flight >= IN_FLIGHT_MAX:
+        if self._in_flight >= self._in_flight_max:
             return errors.RequestRefused(
                 HTTPStatus.SERVICE_UNAVAILABLE, "too many requests are in progress; retry later", {"Retry-After": "5"}
             )
         return None
 
     def _is_own_host(self, host: str | None) -> bool:
-        """Whether `Host` is loopback, a name of this worker or missing; browsers always send it."""
+        """Whether `Host` is loopback, a name of this server or missing; browsers always send it."""
         if host is None:
             return True
         try:
@@ -179,7 +189,7 @@ def _too_large() -> errors.RequestRefused:
 
 def _one_form(scope: Scope) -> str:
     raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
-    segments = [quote(unquote(segment), safe="") for segment in raw.decode("latin-1").split("/")]
+    segments = [quote(unquote_to_bytes(segment), safe="") for segment in raw.split(b"/")]
     path = "/".join(segments)
     return path[:-1] if len(path) > 1 and path.endswith("/") else path
 
@@ -189,6 +199,12 @@ def _is_foreign(headers: dict[str, str]) -> bool:
     if origin is not None:
         return _netloc(origin) != headers.get("host", "").lower()
     return headers.get("sec-fetch-site", "none") in {"cross-site", "same-site"}
+
+
+def _is_link(method: str, headers: dict[str, str]) -> bool:
+    """Whether a person follows a link or types an address: the response is a page of its own."""
+    is_page = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+    return method == "GET" and is_page and "origin" not in headers
 
 
 def _netloc(origin: str) -> str | None:

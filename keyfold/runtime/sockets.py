@@ -1,29 +1,27 @@
-"""Bind the listening sockets before anything is served, because the worker's id contains the port.
+"""Bind the listening sockets of a server.
 
 A port in use is an error, as in Kafka Connect, also the default port: a caller of the default port must not reach
-another sink than the one that was just started. A second worker on a host needs port 0 or a port of its own.
+another server than the one that was just started. A second server on a host needs port 0 or a port of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from keyfold.errors import ConfigError
-from keyfold_sink.config.listeners import KEY, RestListener, host_in_url, is_loopback, parse_listeners
-from keyfold_sink.config.options import SinkOptions
+from keyfold.runtime.listeners import Listener, SettingNames, host_in_url, is_loopback, parse_listeners
 
 _BACKLOG: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Sockets:
-    """The listening sockets of a worker; empty if the REST API is off."""
+    """The listening sockets of a server; empty if it has no listeners."""
 
     listening: tuple[socket.socket, ...]
 
@@ -39,28 +37,20 @@ class Sockets:
 
 
 @contextlib.contextmanager
-def listening(options: SinkOptions) -> Iterator[Sockets]:
-    """Listen on all `listeners` until the context ends. Raise `ConfigError` if a listener cannot be bound."""
+def listening(listeners: Iterable[str], names: SettingNames) -> Iterator[Sockets]:
+    """Listen on all listeners until the context ends. Raise `ConfigError` if one of them cannot be bound."""
     with contextlib.ExitStack() as stack:
-        yield Sockets(tuple(stack.enter_context(_listen(one)) for one in parse_listeners(options.listeners)))
+        yield Sockets(tuple(stack.enter_context(_listen(one, names)) for one in parse_listeners(listeners, names)))
 
 
-def worker_id(options: SinkOptions, sockets: Sockets) -> str:
-    """Return the worker's id: `worker.id`, else host:port of its REST API, else host:process."""
-    if options.worker_id is not None:
-        return options.worker_id
-    host = options.rest_advertised_host_name or socket.gethostname()
-    return f"{host}:{options.rest_advertised_port or sockets.port or os.getpid()}"
-
-
-def _listen(listener: RestListener) -> socket.socket:
+def _listen(listener: Listener, names: SettingNames) -> socket.socket:
     try:
         return _bind(listener)
     except (OSError, UnicodeError) as error:
-        raise _cannot_listen(listener, error) from error
+        raise _cannot_listen(listener, names.listeners, error) from error
 
 
-def _bind(listener: RestListener) -> socket.socket:
+def _bind(listener: Listener) -> socket.socket:
     """Listen on the first address of the host that can be bound, IPv4 before IPv6."""
     places = socket.getaddrinfo(listener.host, listener.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     failure: OSError | None = None
@@ -87,12 +77,12 @@ def _name(made: socket.socket) -> tuple[str, int]:
     return host, port
 
 
-def _cannot_listen(listener: RestListener, error: OSError | UnicodeError) -> ConfigError:
+def _cannot_listen(listener: Listener, key: str, error: OSError | UnicodeError) -> ConfigError:
     why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    hint = "use an address of this machine, such as 127.0.0.1, or leave `listeners` empty to turn the REST API off"
+    hint = "use an address of this machine, such as 127.0.0.1"
     if isinstance(error, OSError) and error.errno in {errno.EADDRINUSE, errno.EACCES}:
-        free = RestListener(listener.host, 0)
-        hint = f"choose another port, or port 0 for any free port (`{KEY}`: {free}), which the worker logs"
+        free = Listener(listener.host, 0)
+        hint = f"choose another port, or port 0 for any free port (`{key}`: {free}), which is then logged"
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         hint = f"another process on this host uses the port; {hint}"
-    return ConfigError(KEY, f"cannot listen on {listener}: {why}", hint=hint)
+    return ConfigError(key, f"cannot listen on {listener}: {why}", hint=hint)
