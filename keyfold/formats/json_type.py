@@ -14,6 +14,7 @@ Everything may be null; what was never anything else is text. Values in Connect'
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from keyfold.formats.avro_schema import JSON_TEXT, Array, Map, Primitive, RecordField, RecordType, Type, Union
@@ -34,6 +35,8 @@ class Shape:
     def __init__(self, depth: int = 0) -> None:
         self._depth = depth
         self._kinds: set[str] = set()
+        self.plain: set[type] = {type(None)}
+        """Types of which another value tells nothing new."""
         self._members: dict[str, Shape] = {}
         self._items: Shape | None = None
         self._type: Type | None = None
@@ -47,18 +50,26 @@ class Shape:
         elif kind is dict:
             self._kinds.add("record")
             if "map" not in self._kinds:
-                for name, each in value.items():
-                    self._member(name).add(each)
-                self._bound()
+                self._add_members(value)
         elif kind is list:
             self._kinds.add("array")
             items = self._all_items()
             for each in value:
-                items.add(each)
+                if type(each) not in items.plain:
+                    items.add(each)
         elif kind is int:
             self._kinds.add("long" if _LEAST <= value < _BEYOND else "beyond")
         elif value is not None:
             self._kinds.add(_SIMPLE.get(kind, "double"))
+            self.plain.add(kind)
+
+    def _add_members(self, value: Mapping[str, Any]) -> None:
+        members = self._members
+        for name, each in value.items():
+            member = members.get(name) or self._member(name)
+            if type(each) not in member.plain:
+                member.add(each)
+        self._bound()
 
     def add_type(self, schema: Type) -> None:
         """Take a type that an envelope has said."""

@@ -41,6 +41,12 @@ Fit = Callable[[object], Any]
 _AT: Final = "has at `"
 _NO_NUMBERS: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 _BITS: Final = {"int": 32, "long": 64}
+_NULL: Final = Primitive("null")
+_SAME: Final = {
+    **dict.fromkeys(("float", "double"), frozenset({float})),
+    "string": frozenset({str}),
+    "boolean": frozenset({bool}),
+}
 
 
 def compile_json(schema: Type) -> Fit:
@@ -52,7 +58,7 @@ def compile_json(schema: Type) -> Fit:
         case Union(branches):
             return _union(branches, schema)
         case Array(items):
-            return _array(compile_json(items))
+            return _array(compile_json(items), _as_they_are(items))
         case Map(values):
             return _map(compile_json(values))
         case RecordType():
@@ -87,6 +93,17 @@ _KINDS: Final[dict[type, str]] = {dict: "an object", list: "an array", str: "a t
     **dict.fromkeys((int, float, Decimal), "a number"),
     type(None): "null",
 }
+
+
+def _as_they_are(schema: Type) -> frozenset[type]:
+    """Types of Python whose values are of this type as they are, without a call for each."""
+    match schema:
+        case Union(branches) if len(branches) == 2 and _NULL in branches:
+            first, second = branches
+            return _as_they_are(second if first == _NULL else first) | {type(None)}
+        case Primitive(kind, None):
+            return _SAME.get(kind, frozenset())
+    return frozenset()
 
 
 def _leaf(schema: Primitive | Fixed) -> Fit:
@@ -231,11 +248,11 @@ def _enum(schema: Enumeration) -> Fit:
     return fit
 
 
-def _array(item: Fit) -> Fit:
+def _array(item: Fit, same: frozenset[type]) -> Fit:
     def fit(value: object) -> list[object]:
         if type(value) is not list:
             raise FormatMismatch(f"is {_KINDS.get(type(value), 'something')}, but the schema says array")
-        return [_inside(f"[{number}]", item, each) for number, each in enumerate(value)]
+        return [each if type(each) in same else _inside(number, item, each) for number, each in enumerate(value)]
 
     return fit
 
@@ -244,16 +261,18 @@ def _map(member: Fit) -> Fit:
     def fit(value: object) -> list[tuple[str, object]]:
         if type(value) is not dict:
             raise FormatMismatch(f"is {_KINDS.get(type(value), 'something')}, but the schema says map")
-        return [(name, _inside(f".{name}", member, each)) for name, each in value.items()]
+        return [(name, _inside(name, member, each)) for name, each in value.items()]
 
     return fit
 
 
-def _inside(where: str, fit: Fit, value: object) -> object:
+def _inside(where: int | str, fit: Fit, value: object) -> object:
+    """An item or a member; `where` is its number or its name."""
     try:
         return fit(value)
     except FormatMismatch as error:
-        raise FormatMismatch(_below(where, error.message)) from None
+        place = f".{where}" if isinstance(where, str) else f"[{where}]"
+        raise FormatMismatch(_below(place, error.message)) from None
 
 
 def _below(where: str, message: str) -> str:
@@ -264,8 +283,11 @@ def _below(where: str, message: str) -> str:
 
 
 def _union(branches: tuple[Type, ...], schema: Union) -> Fit:
-    rest = [compile_json(branch) for branch in branches if branch != Primitive("null")]
+    rest = [compile_json(branch) for branch in branches if branch != _NULL]
     has_null = len(rest) < len(branches)
+    if has_null and len(rest) == 1:
+        (only,) = rest
+        return lambda value: None if value is None else only(value)
 
     def fit(value: object) -> object:
         if value is None and has_null:
@@ -290,9 +312,12 @@ def _record(schema: RecordType) -> Fit:
             raise FormatMismatch(f"is {_KINDS.get(type(value), 'something')}, but the schema says record {schema.name}")
         name, found = "", []
         try:
-            for name, member, default, aliases in members:
-                if name in value:
-                    found.append(member(value[name]))
+            for name, member, same, default, aliases in members:
+                each = value.get(name, _NO_DEFAULT)
+                if type(each) in same:
+                    found.append(each)
+                elif each is not _NO_DEFAULT:
+                    found.append(member(each))
                 else:
                     alias = next((alias for alias in aliases if alias in value), None)
                     found.append(_missing(default) if alias is None else member(value[alias]))
@@ -306,13 +331,13 @@ def _record(schema: RecordType) -> Fit:
 _NO_DEFAULT: Final = object()
 
 
-def _member(each: RecordField) -> tuple[str, Fit, object, tuple[str, ...]]:
+def _member(each: RecordField) -> tuple[str, Fit, frozenset[type], object, tuple[str, ...]]:
     default: object = _NO_DEFAULT
     if each.has_default:
         default = default_value(each.type, each.default, raw=True)
-    elif isinstance(each.type, Union) and Primitive("null") in each.type.branches:
+    elif isinstance(each.type, Union) and _NULL in each.type.branches:
         default = None
-    return each.name, compile_json(each.type), default, tuple(sorted(each.aliases))
+    return each.name, compile_json(each.type), _as_they_are(each.type), default, tuple(sorted(each.aliases))
 
 
 def _missing(default: object) -> object:
