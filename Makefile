@@ -33,6 +33,8 @@ SPARK ?= 3.5.9
 SPARK_VENV := .cache/spark-$(SPARK)
 # What `pins` and `audit` run, in a venv of its own.
 TOOLS := .cache/tools
+# What `pages-try` runs, in a venv of its own.
+BROWSER := .cache/browser
 # What `site` runs, in a venv of its own.
 SITE := .cache/site
 # pip takes no file whose hash is not in requirements/. The project itself has none, and neither has what it is built with
@@ -40,7 +42,7 @@ SITE := .cache/site
 PIP_HASHED := -m pip --disable-pip-version-check install --quiet --require-hashes --no-build-isolation
 PIP_PROJECT := -m pip --disable-pip-version-check install --quiet --no-deps --no-build-isolation
 
-.PHONY: help venv java go go-programs jars demo test test-durations test-full test-rest mutants test-spark test-kube test-python images-try compose-try soak lint lint-style lint-types lint-imports lint-tidy bench bench-peers bench-report docs site pictures dist pins audit clean clean-all
+.PHONY: help venv java go go-programs jars demo test test-durations test-full test-rest mutants test-spark test-kube test-python images-try compose-try pages-try soak lint lint-style lint-types lint-imports lint-tidy bench bench-peers bench-report docs site pictures dist pins audit clean clean-all
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -119,6 +121,16 @@ images-try: jars ## Build both images without docker, as root with buildah and d
 
 compose-try: go jars ## Run infra/compose as a whole without docker, as root with podman and Docker's Compose built by Go
 	@$(PY) -m tests.support.compose $(ARGS)
+
+pages-try: $(STAMP) $(BROWSER)/.installed ## Drive the pages of `keyfold serve` in the system's Chromium: keyboard, axe-core, screenshots
+	@$(PY) -m tests.support.browser $(ARGS)
+
+$(BROWSER)/.installed: requirements/browser.txt
+	@if [ -z "$(PYTHON)" ]; then echo "Python 3.11 or newer is needed and was not found on PATH; install it, or say make PYTHON=/path/to/python" >&2; exit 2; fi
+	@command -v chromium >/dev/null || { echo "Chromium is needed and was not found on PATH (Debian: apt install chromium)" >&2; exit 2; }
+	@$(PYTHON) -m venv $(BROWSER)
+	@$(BROWSER)/bin/python $(PIP_HASHED) --only-binary :all: -r $<
+	@touch $@
 
 soak: java go jars $(SPARK_VENV)/.installed ## Long storms: kills, fights and pauses for many minutes
 	@$(PY) -m tests.support.go_program versitygw

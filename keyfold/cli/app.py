@@ -44,6 +44,7 @@ SUMMARIES = {
     "sink": "Append Kafka topics to the log, exactly once.",
     "compact": "Clean logs as Kafka's log cleaner cleans a compacted topic.",
     "replica": "Replicate logs to another bucket, and promote a replica to be the source.",
+    "serve": "Answer by key over HTTP, and show logs in a browser.",
     "demo": "Show Kafka, sink, compactor and reader at work on this machine.",
 }
 

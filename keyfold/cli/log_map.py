@@ -80,7 +80,7 @@ def bars(log: MappedLog, now_ms: int, bars_max: int = _BARS_MAX) -> Iterator[Bar
 
 def page(title: str, logs: Sequence[MappedLog], *, now_ms: int) -> str:
     """Return the page."""
-    parts = [_HEAD.format(title=escape(title), css=_CSS, now=time_text(now_ms))]
+    parts = [_HEAD.format(title=escape(title), css=CSS, now=time_text(now_ms), legend=LEGEND)]
     topic = None
     for log in sorted(logs, key=lambda each: (each.place.topic, each.place.partition)):
         if log.place.topic != topic:
@@ -94,19 +94,22 @@ def _partition(log: MappedLog, now_ms: int) -> str:
     name = escape(str(log.place))
     if log.manifest is None:
         return f'<p class="bad"><b>{name}</b> {escape(log.error)}</p>'
-    drawn = "".join(_drawn(log, now_ms))
-    about = escape(_about(log.manifest, log.garbage))
-    strip = (
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" '
-        f'aria-label="{name}: {about}">{drawn}</svg>'
-    )
+    about = escape(summary(log.manifest, log.garbage))
     return (
-        f"<details><summary><b>{name}</b> {strip} <span>{about}</span></summary>\n"
-        f"{_facts(log.manifest)}\n{_table(log)}</details>"
+        f"<details><summary><b>{name}</b> {strip(log, now_ms)} <span>{about}</span></summary>\n"
+        f"{facts(log.manifest)}\n{segment_table(log)}</details>"
     )
 
 
-def _about(manifest: Manifest, garbage: Sequence[int] | None) -> str:
+def strip(log: MappedLog, now_ms: int, bars_max: int = _BARS_MAX) -> str:
+    """Return the strip of a log that can be read, as SVG."""
+    assert log.manifest is not None
+    label = escape(f"{log.place}: {summary(log.manifest, log.garbage)}")
+    head = f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" aria-label="{label}">'
+    return f"{head}{''.join(_drawn(log, now_ms, bars_max))}</svg>"
+
+
+def summary(manifest: Manifest, garbage: Sequence[int] | None) -> str:
     """Return the one line beside a strip."""
     found = [
         f"offsets {manifest.log_start_offset:,} to {manifest.next_offset:,}",
@@ -122,10 +125,10 @@ def _about(manifest: Manifest, garbage: Sequence[int] | None) -> str:
     return ", ".join(found)
 
 
-def _drawn(log: MappedLog, now_ms: int) -> Iterator[str]:
+def _drawn(log: MappedLog, now_ms: int, bars_max: int) -> Iterator[str]:
     assert log.manifest is not None
     top, height = _MARK_HEIGHT + 2, _HEIGHT - _MARK_HEIGHT - 2
-    for bar in bars(log, now_ms):
+    for bar in bars(log, now_ms, bars_max):
         x, width, filled = _WIDTH * bar.x, max(0.6, _WIDTH * bar.width - 1), height * bar.garbage
         yield f"<g><title>{escape(_told(bar))}</title>"
         yield _rect("dirty" if bar.is_dirty else "clean", x, top, width, height)
@@ -169,7 +172,8 @@ def _share(manifest: Manifest, offset: int) -> float:
     return min(1.0, before / max(1, total))
 
 
-def _facts(manifest: Manifest) -> str:
+def facts(manifest: Manifest) -> str:
+    """Return what else a manifest says, as a list of terms."""
     rows = [
         ("version", f"{manifest.version:,}"),
         ("first dirty offset", f"{manifest.first_dirty_offset:,}"),
@@ -182,7 +186,8 @@ def _facts(manifest: Manifest) -> str:
     return f"<dl>{told}</dl>"
 
 
-def _table(log: MappedLog) -> str:
+def segment_table(log: MappedLog) -> str:
+    """Return the newest segments of a log that can be read, as a table."""
     assert log.manifest is not None
     segments = list(enumerate(log.manifest.segments))[-_ROWS_MAX:]
     heads = ("first offset", "last offset", "records", "superseded", "tombstones", "unmarked", "bytes", "appended")
@@ -213,12 +218,14 @@ _HEAD: Final = """<!DOCTYPE html>
 <h1>{title}</h1>
 <p>As of {now}. Each strip has a partition's segments in offset order, as wide as their stored bytes. Open it for
 a table.</p>
-<ul class="legend"><li><i class="clean"></i>clean</li><li><i class="dirty"></i>dirty</li>
+{legend}"""
+
+LEGEND: Final = """<ul class="legend"><li><i class="clean"></i>clean</li><li><i class="dirty"></i>dirty</li>
 <li><i class="garbage"></i>superseded records</li><li><i class="unmarked"></i>tombstones without a mark</li>
 <li><i class="marked"></i>marked tombstones</li><li><i class="purgeable"></i>purgeable tombstones</li>
 <li><i class="gap"></i>gap</li><li><i class="hold"></i>received by a replica</li></ul>"""
 
-_CSS: Final = """
+CSS: Final = """
 :root{color-scheme:light dark;--text:#1b1f24;--back:#fff;--faint:#57606a;--line:#d0d7de;--clean:#3f7fbf;--dirty:#d29922;
 --garbage:#7a1f1f;--unmarked:#8c959f;--marked:#8250df;--purgeable:#cf222e;--gap:#000;--hold:#1a7f37}
 @media (prefers-color-scheme:dark){:root{--text:#e6edf3;--back:#0d1117;--faint:#9198a1;--line:#3d444d;--clean:#58a6ff;

@@ -37,13 +37,22 @@ on_error_option = click.option(
 class Printer:
     """Prints the records of one topic."""
 
-    def __init__(self, store: ObjectStore, topics_dir: str, topic: str, formats: Mapping[str, str]) -> None:
-        """Take `formats` from the options: `key_format` and `value_format`."""
+    def __init__(
+        self,
+        store: ObjectStore,
+        topics_dir: str,
+        topic: str,
+        formats: Mapping[str, str],
+        *,
+        hint: str = "use --{part}-format bytes to print it undecoded",
+    ) -> None:
+        """Take `formats` from the options: `key_format` and `value_format`. `hint` is that of a failed decoding."""
         from keyfold.formats.decoder import Decoder
         from keyfold.formats.format import RecordPart
         from keyfold.formats.schema_archive import SchemaArchive
 
         self._topic = topic
+        self._hint = hint
         self._typed = [part for part in RecordPart if formats[f"{part.value}_format"] != "bytes"]
         self._decoder = Decoder(
             key_format=formats["key_format"],
@@ -94,7 +103,7 @@ class Printer:
             except RecursionError as error:
                 raise FormatMismatch("is nested too deeply") from error
         except FormatMismatch as mismatch:
-            hint = f"use --{part.value}-format bytes to print it undecoded"
+            hint = self._hint.format(part=part.value)
             raise mismatch_at(self._topic, partition, record.offset, part, mismatch, hint=hint) from mismatch
 
 

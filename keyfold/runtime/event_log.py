@@ -27,7 +27,15 @@ from keyfold.errors import ConfigError, KeyfoldError
 from keyfold.runtime.log_level import LEVELS, asked_level
 from keyfold.runtime.terminal import escaped
 
-_PACKAGES: Final = ("keyfold", "keyfold_sink", "keyfold_compactor", "keyfold_replicator", "keyfold_demo", "__main__")
+_PACKAGES: Final = (
+    "keyfold",
+    "keyfold_sink",
+    "keyfold_compactor",
+    "keyfold_replicator",
+    "keyfold_server",
+    "keyfold_demo",
+    "__main__",
+)
 CONNECT_LEVELS: Final[Mapping[str, int]] = MappingProxyType(
     {"OFF": 60, "FATAL": 50, "ERROR": 40, "WARN": 30, "INFO": 20, "DEBUG": 10, "TRACE": 5}
 )

@@ -137,10 +137,22 @@ def an_audit_sees_every_record_of_a_key(reader: Reader) -> None:
     assert reader.said[-2:] == reader.promised[-2:]
 
 
+def a_service_answers_by_key_and_says_what_is_unchanged(reader: Reader) -> None:
+    reader.follow(PAGES / "answer-by-key.md")
+    assert reader.said[-2:] == reader.promised[-2:]
+
+
+def a_model_gets_the_newest_features_of_many_entities(reader: Reader) -> None:
+    reader.follow(PAGES / "features.md")
+    assert reader.said[-1] == reader.promised[-1]
+
+
 PROMISES = {
+    "answer-by-key": a_service_answers_by_key_and_says_what_is_unchanged,
     "audit": an_audit_sees_every_record_of_a_key,
     "cache": a_cache_is_loaded_and_kept_current,
     "event-sourcing": balances_are_computed_from_events_up_to_a_moment_and_after_some_are_forgotten,
+    "features": a_model_gets_the_newest_features_of_many_entities,
     "search-index": a_search_index_and_a_stream_go_on_where_they_ended,
     "stream-processor": a_processor_goes_on_as_if_nothing_had_happened,
 }

@@ -28,12 +28,14 @@ from tests.support.root import ROOT
 
 LIBRARIES_OF_EXTRAS: Final = (
     *("anyio", "attr", "attrs", "authlib", "cachetools", "certifi", "confluent_kafka", "fastapi", "fb303", "fsspec"),
-    *("h11", "hive_metastore", "httpx2", "mmh3", "moto", "orjson", "pandas", "py4j", "pyiceberg", "pyparsing"),
-    *("pyroaring", "pyspark", "requests", "starlette", "strictyaml", "tenacity", "uvicorn", "werkzeug"),
+    *("h11", "hive_metastore", "httpx2", "jinja2", "markupsafe", "mmh3", "moto", "orjson", "pandas", "py4j"),
+    *("pyiceberg", "pyparsing", "pyroaring", "pyspark", "requests", "starlette", "strictyaml", "tenacity", "uvicorn"),
+    "werkzeug",
 )
 """Top-level modules that no bare installation has."""
 
 MODULES: Final = {
+    "keyfold.http_server": "serve",
     "keyfold.kafka.client": "kafka",
     "keyfold.kafka.cluster": "kafka",
     "keyfold.kafka.reading": "kafka",
@@ -62,6 +64,7 @@ COMMANDS: Final = (
     ("table verify {url} users {replica}/table", "table"),
     ("table merge {replica}/table", "table"),
     ("table drop {replica}/table --yes", "table"),
+    ("serve {url} --listen http://127.0.0.1:0", "serve"),
     ("sink validate {folder}/sink.json", "sink"),
     ("sink run {folder}/sink.json", "sink"),
     *((f"sink {name} {{folder}}/sink.json", "sink") for name in _CONTROL),

@@ -29,6 +29,8 @@ TOOLS: Final = ("uv", "pip-audit")
 """What `make pins` and `make audit` run."""
 SITE: Final = ("sphinx", "myst-parser", "furo", "sphinx-copybutton")
 """What `make site` runs."""
+BROWSER: Final = ("playwright", "axe-playwright-python")
+"""What `make pages-try` runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,7 @@ def main() -> int:
     texts = {
         "build": HEADER.format("constraints.txt") + compiled("-", given=BUILD),
         "tools": HEADER.format("constraints.txt") + compiled("-", given=TOOLS),
+        "browser": HEADER.format("constraints.txt") + compiled("-", given=BROWSER),
         "site": HEADER.format("constraints.txt") + compiled("-", given=SITE),
     }
     for name, pinned in SETS.items():

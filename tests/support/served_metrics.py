@@ -19,6 +19,7 @@ from keyfold.metrics.prometheus import BUILD_INFO, MetricsCollector, WithoutProc
 from keyfold.runtime.clock import ManualClock
 from keyfold_compactor.report import metric_names as compactor_names
 from keyfold_replicator.status import metric_names as replica_names
+from keyfold_server import metrics as server_metrics
 from keyfold_sink.metrics.collector import SinkMetrics
 from keyfold_sink.metrics.meter import BAR
 from keyfold_sink.metrics.names import METRICS as SINK_METRICS
@@ -27,9 +28,9 @@ from keyfold_sink.status import PartitionStatus, RunState, TaskStatus
 TARGET_LABELS: Final = frozenset({"namespace", "job", "instance", "pod"})
 """What Prometheus adds to what it scrapes, in Kubernetes."""
 
-SERVICES: Final = ("sink", "compactor", "replica")
+SERVICES: Final = ("sink", "compactor", "replica", "server")
 
-DECLARED: Final = (*SINK_METRICS, *compactor_names.METRICS, *replica_names.METRICS, BUILD_INFO)
+DECLARED: Final = (*SINK_METRICS, *compactor_names.METRICS, *replica_names.METRICS, *server_metrics.METRICS, BUILD_INFO)
 """Every metric of keyfold."""
 
 EXPOSITIONS: Final = Path(__file__).parents[1] / "unit/metrics/exposition"
@@ -52,7 +53,7 @@ def exposition(service: str) -> str:
 
 
 def _registry(service: str) -> CollectorRegistry:
-    registries = {"sink": _sink, "compactor": _compactor, "replica": _replica}
+    registries = {"sink": _sink, "compactor": _compactor, "replica": _replica, "server": _server}
     return registries[service]()
 
 
@@ -74,6 +75,12 @@ def _compactor() -> CollectorRegistry:
 
 def _replica() -> CollectorRegistry:
     return _Everything(replica_names.METRICS, "replicator", "1").registry
+
+
+def _server() -> CollectorRegistry:
+    meter = server_metrics.ServerMeter(lambda: 1, lambda: 8, "1")
+    meter.count("/", 200, 0.02)
+    return meter.registry
 
 
 def _sink() -> CollectorRegistry:

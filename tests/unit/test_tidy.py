@@ -20,6 +20,7 @@ PACKAGES = (
     "sink/keyfold_sink/",
     "compactor/keyfold_compactor/",
     "replicator/keyfold_replicator/",
+    "server/keyfold_server/",
     "schemas/keyfold_schemas/",
     "demo/keyfold_demo/",
 )

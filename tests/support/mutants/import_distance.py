@@ -51,7 +51,7 @@ def _name_of(path: Path) -> str:
     if path.name.startswith("test_"):
         return str(relative)
     parts = list(relative.with_suffix("").parts)
-    parts = parts[1:] if parts[0] in {"sink", "compactor", "replicator", "schemas", "demo"} else parts
+    parts = parts[1:] if parts[0] in {"sink", "compactor", "replicator", "server", "schemas", "demo"} else parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 

@@ -29,7 +29,7 @@ from tests.support.mutants.coverage_table import table
 from tests.support.mutants.mutant import Mutant, MutantError
 from tests.support.mutants.record_plugin import CONTEXT, FOLDER
 
-FOLDERS: Final = ("keyfold", "sink", "compactor", "replicator", "schemas")
+FOLDERS: Final = ("keyfold", "sink", "compactor", "replicator", "server", "schemas")
 _CONFIG: Final = """\
 [run]
 parallel = true

@@ -148,7 +148,7 @@ run([])
 print([m for m in sys.modules if m.startswith(("keyfold_", "pydantic", "boto3"))])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["plain,sink", "[]"]
+    assert done.stdout.splitlines() == ["plain,serve", "plain,sink", "[]"]
 
 
 @pytest.mark.parametrize(

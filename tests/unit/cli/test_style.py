@@ -26,6 +26,7 @@ CLI_FOLDERS = (
     "sink/keyfold_sink",
     "compactor/keyfold_compactor",
     "replicator/keyfold_replicator",
+    "server/keyfold_server",
 )
 
 Form = tuple[frozenset[str], str, bool, str]

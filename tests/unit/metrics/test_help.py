@@ -27,7 +27,7 @@ _POINTERS: Final = re.compile(
     re.IGNORECASE,
 )
 _SUBJECTS: Final = re.compile(
-    r"\b(sink|worker|compact\w*|replica\w*|process|source|tombstones|partition)", re.IGNORECASE
+    r"\b(sink|worker|compact\w*|replica\w*|process|server|source|tombstones|partition)", re.IGNORECASE
 )  # fmt: skip
 
 
