@@ -141,23 +141,22 @@ def matches(
     keys: SegmentKeys,
     wanted: Sequence[bytes],
     hashes: npt.NDArray[np.int64],
-    *,
-    is_history: bool,
+    count: int = 1,
 ) -> dict[int, list[Record]]:
-    """Return the last record of each key in a segment, or all of them from the newest on, by the number of the key.
+    """Return the last `count` records of each key in a segment, from the newest on, by the number of the key.
 
     Raises `Corrupt`, and `ObjectNotFound` if the segment was deleted.
     """
     found: dict[int, list[Record]] = {}
     places = keys.candidates(hashes)
     while places:
-        # Of a hash's records the newest is nearly always the key's last one.
-        due = places if is_history else {number: at[:1] for number, at in places.items()}
+        # Nearly every record with a key's hash has the key, so more of them are rarely needed.
+        due = {number: at[: count - len(found.get(number, ()))] for number, at in places.items()}
         for number, record in keys.records(store, place, due):
             if record.key == wanted[number]:
                 found.setdefault(number, []).append(record)
             else:
                 _require_hash(place, keys, record, int(hashes[number]))
-        older = {} if is_history else {number: at[1:] for number, at in places.items() if number not in found}
-        places = {number: at for number, at in older.items() if at}
+        rest = {number: at[len(due[number]) :] for number, at in places.items() if len(found.get(number, ())) < count}
+        places = {number: at for number, at in rest.items() if at}
     return {number: sorted(each, key=lambda record: -record.offset) for number, each in found.items()}

@@ -240,9 +240,14 @@ class Log:
         """Return the last record of each key now. See `get`."""
         return self._fresh_lookup().get_many(keys, partition)
 
-    def history(self, key: bytes, partition: int | None = None) -> list[tuple[int, Record]]:
-        """Return every record of a key that the log still has, with its partition, in order of offsets. See `get`."""
-        return self._fresh_lookup().history(key, partition)
+    def history(
+        self, key: bytes, partition: int | None = None, *, limit: int | None = None
+    ) -> list[tuple[int, Record]]:
+        """Return every record of a key that the log still has, with its partition, in order of offsets. See `get`.
+
+        `limit` is the most for each partition; the newest are returned.
+        """
+        return self._fresh_lookup().history(key, partition, limit=limit)
 
     def _fresh_lookup(self) -> Lookup:
         if self._lookup is None:

@@ -14,6 +14,7 @@ back to an older one.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -135,22 +136,26 @@ class Lookup:
         seen: dict[int, Manifest] = {}
         found: dict[bytes, list[tuple[int, Record]]] = {key: [] for key in wanted}
         for number in self._numbers(partition):
-            version, records = self._find(number, wanted, is_history=False)
+            version, records = self._find(number, wanted, 1)
             seen[number] = version.manifest
             for key, (record, *_) in records.items():
                 found[key].append((number, record))
         next_offsets = {number: manifest.next_offset for number, manifest in seen.items()}
         return {key: self._found(key, each, seen, next_offsets) for key, each in found.items()}
 
-    def history(self, key: bytes, partition: int | None = None) -> list[tuple[int, Record]]:
+    def history(
+        self, key: bytes, partition: int | None = None, *, limit: int | None = None
+    ) -> list[tuple[int, Record]]:
         """Return every record of a key that the log still has, with its partition, in order of offsets.
 
-        Raises as `get`, but a key may be in several partitions.
+        `limit` is the most for each partition; the newest are returned. Raises as `get`, but a key may be in several
+        partitions.
         """
+        count = sys.maxsize if limit is None else limit
         return [
             (number, record)
             for number in self._numbers(partition)
-            for record in reversed(self._find(number, [key], is_history=True)[1].get(key, []))
+            for record in reversed(self._find(number, [key], count)[1].get(key, []))
         ]
 
     async def aget(self, key: bytes, partition: int | None = None) -> Found:
@@ -161,9 +166,11 @@ class Lookup:
         """See `get_many`; it runs in a thread."""
         return await asyncio.to_thread(self.get_many, keys, partition)
 
-    async def ahistory(self, key: bytes, partition: int | None = None) -> list[tuple[int, Record]]:
+    async def ahistory(
+        self, key: bytes, partition: int | None = None, *, limit: int | None = None
+    ) -> list[tuple[int, Record]]:
         """See `history`; it runs in a thread."""
-        return await asyncio.to_thread(self.history, key, partition)
+        return await asyncio.to_thread(self.history, key, partition, limit=limit)
 
     async def arefresh(self) -> None:
         """See `refresh`; it runs in a thread."""
@@ -199,19 +206,13 @@ class Lookup:
             return Found(key, None, None, next_offsets)
         return Found(key, record, number, next_offsets, seen[number].log_id, seen[number].version)
 
-    def _find(
-        self, number: int, keys: Sequence[bytes], *, is_history: bool
-    ) -> tuple[_Version, dict[bytes, list[Record]]]:
-        """Return the records of each key, the newest first: all of them, or the last one."""
+    def _find(self, number: int, keys: Sequence[bytes], count: int) -> tuple[_Version, dict[bytes, list[Record]]]:
+        """Return the last `count` records of each key, the newest first."""
         hashes = key_hashes(pa.array(keys, pa.binary()))
-        return self._retried(number, lambda version: (version, self._search(version, keys, hashes, is_history)))
+        return self._retried(number, lambda version: (version, self._search(version, keys, hashes, count)))
 
     def _search(
-        self,
-        version: _Version,
-        keys: Sequence[bytes],
-        hashes: npt.NDArray[np.int64],
-        is_history: bool,  # noqa: FBT001 - of this class
+        self, version: _Version, keys: Sequence[bytes], hashes: npt.NDArray[np.int64], count: int
     ) -> dict[bytes, list[Record]]:
         found: dict[bytes, list[Record]] = {}
         pending = list(range(len(keys)))
@@ -220,12 +221,11 @@ class Lookup:
                 break
             wanted = [keys[at] for at in pending]
             segment = self._keys_of(version, entry)
-            here = matches(*(self._store, version.place, segment, wanted, hashes[pending]), is_history=is_history)
+            here = matches(self._store, version.place, segment, wanted, hashes[pending], count)
             for at, records in here.items():
                 found.setdefault(wanted[at], []).extend(records)
-            if not is_history:
-                pending = [at for at in pending if keys[at] not in found]
-        return found
+            pending = [at for at in pending if len(found.get(keys[at], ())) < count]
+        return {key: records[:count] for key, records in found.items()}
 
     def _keys_of(self, version: _Version, entry: SegmentEntry) -> SegmentKeys:
         known = version.directories.get(entry.name)

@@ -53,6 +53,7 @@ def test_a_key_has_its_last_record(made: MadeLog) -> None:
     assert (absent.record, absent.value, absent.next_offsets) == (None, None, {0: 6})
     assert [each.offset for _, each in lookup.history(b"a")] == [0, 2]
     assert lookup.history(b"nosuch") == []
+    assert [each.offset for _, each in lookup.history(b"a", limit=1)] == [2]
     assert lookup.get_many([]) == {}
 
 
@@ -76,6 +77,8 @@ def test_random_keys_against_a_dict(made: MadeLog) -> None:
         for key in random.sample(keys, 8):
             assert lookup.get(key, 0).record == wanted.get(key)
             there = [each for _, each in lookup.history(key)]
+            limit = random.randrange(1, 5)
+            assert [each for _, each in lookup.history(key, limit=limit)] == there[-limit:]
             assert [each for each in batch if each in there] == there
             assert there[-1:] == ([wanted[key]] if key in wanted else [])
 
@@ -211,7 +214,7 @@ def test_an_index_with_wrong_places_is_an_error_and_no_answer(made: MadeLog, see
     names = sorted(wanted)
     try:
         keys = SegmentKeys.read(made.store, made.place, entry)
-        found = matches(made.store, made.place, keys, names, key_hashes(pa.array(names)), is_history=False)
+        found = matches(made.store, made.place, keys, names, key_hashes(pa.array(names)))
     except Corrupt:
         return
     assert {names[number]: each[0] for number, each in found.items()} == wanted
