@@ -1,4 +1,4 @@
-"""Lookups by key over S3, while the log is written and cleaned (`tests/soak` has the long one)."""
+"""Lookups by key over S3, while the log is written, cleaned and replicated (`tests/soak` has the long one)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A hundred thousand lookups by key while the log is written and cleaned.
+"""A hundred thousand lookups by key while the log is written, cleaned and replicated.
 
 make soak ARGS="tests/soak/test_lookup_soak.py -s"
 """

@@ -1,24 +1,28 @@
-"""Lookups of random keys while a log is written and cleaned: each answer must be right for the version that it names.
+"""Lookups of random keys while a log is written, cleaned and replicated: each answer must be right for its version.
 
     storm(location, lookups=2000, seed=1)
 
 Keys are present, superseded, deleted, absent and long. Answers never go back to an older version or record. Objects of
-replaced versions are deleted all the time.
+replaced versions are deleted all the time. Half of the lookups are at the replica, which is behind the log.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from random import Random
 
 from keyfold.log.record import Record
+from keyfold.read.log import Log
 from keyfold.read.lookup import Found, Lookup
+from keyfold.runtime.clock import SystemClock
 from keyfold.store.s3 import S3Location
+from keyfold_replicator.rounds.runner import RUNNER_TIMINGS, Runner
 from tests.support.reader_proof import History
-from tests.support.readers_world import Cleaner, Loop, Pace, Tally, World, Writer
+from tests.support.readers_world import TOPIC, Cleaner, Loop, Pace, Tally, World, Writer
+from tests.support.replica_rounds import SETTINGS, FixedDocuments, pair
 
 LONG = b"long-" + bytes(100_000)
 KEYS = 300
@@ -63,6 +67,11 @@ class Judge:
         self._offsets: dict[tuple[int, bytes], int] = {}
         self.seen: Counter[str] = Counter()
 
+    @property
+    def answers(self) -> int:
+        """The number of answers that were checked."""
+        return self.seen.total()
+
     def check(self, number: int, key: bytes, found: Found) -> None:
         """Raise `AssertionError` for a wrong answer."""
         end = found.next_offsets[number]
@@ -84,28 +93,56 @@ def storm(location: S3Location, *, lookups: int, seed: int) -> Counter[str]:
     """Return how many keys of each kind were looked up."""
     pace = Pace(lag_s=0.5, delete_retention_s=1.0, file_delete_delay_s=0.3, write_every_s=0.2, keys=KEYS)
     world, tally, random = World(location, pace), Tally(), Random(seed)
-    judge = Judge(world)
     with ExitStack() as exits:
         writer, cleaner = LongKeyWriter(world, seed).open(), Cleaner(world, seed).open()
         exits.callback(writer.close)
         exits.callback(cleaner.close)
         writer.turn()
-        lookup = exits.enter_context(world.opened()).lookup()
-        for turn in (writer.turn, cleaner.turn):
+        replicate, replica = _replica(world, seed, exits)
+        replicate()
+        asked = [(log.lookup(), Judge(world)) for log in (exits.enter_context(world.opened()), replica)]
+        for turn in (writer.turn, cleaner.turn, replicate):
             exits.callback(Loop(turn, tally).end)
-        done = 0
-        while done < lookups:
+        while sum(judge.answers for _, judge in asked) < lookups:
             assert not tally.errors, tally.errors[0]
+            lookup, judge = random.choice(asked)
             if random.random() < 0.3:
                 lookup.refresh()
             keys = _keys(random)
             for number in world.histories:
                 for key, found in _answers(lookup, keys, number, random).items():
                     judge.check(number, key, found)
-                    done += 1
     assert not tally.errors, tally.errors[0]
-    judge.seen["too late for an object"] = len(world.gone)
-    return judge.seen
+    (_, of_log), (_, of_replica) = asked
+    late = {"too late for an object": len(world.gone), "at the replica": of_replica.answers}
+    return of_log.seen + of_replica.seen + Counter(late)
+
+
+def _replica(world: World, seed: int, exits: ExitStack) -> tuple[Callable[[], None], Log]:
+    """Return one round of replication into another folder of the bucket, and the replica."""
+    source, replica = world.location.open(), world.location.open()
+    exits.callback(source.close)
+    exits.callback(replica.close)
+    settings = replace(SETTINGS, poll_ms=50, file_delete_delay_ms=int(1000 * world.pace.file_delete_delay_s))
+    made = pair(source, replica)
+    runner = exits.enter_context(
+        Runner(
+            made,
+            FixedDocuments(),
+            settings,
+            clock=SystemClock(),
+            random=Random(seed),
+            publish=lambda _: None,
+            timings=RUNNER_TIMINGS,
+        )
+    )
+
+    def replicate() -> None:
+        done = runner.once()
+        assert not done.error, done.error
+        assert not done.failed, done.states
+
+    return replicate, Log(replica, made.replica.topics_dir, TOPIC)
 
 
 def _keys(random: Random) -> list[bytes]:
