@@ -5,6 +5,8 @@
     warm        the directory is in memory: one request for a key that is there, none for one that is not
     selection   `Log.batches(where=Selection(keys=...))`, which reads every index
     scan        the latest state of the whole log
+    served      the same warm key through `keyfold serve`, without a network
+    pages       the page of topics, and that of a topic with 1,000 partitions, as they are first asked for
 
 Latency is that of versitygw on this machine. Requests and bytes are those of the store's interface.
 
@@ -16,11 +18,14 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Final
 
 import click
+from starlette.testclient import TestClient
 
+from keyfold.log.names import Place
 from keyfold.log.record import CREATE_TIME, Record
 from keyfold.read.log import Log
 from keyfold.read.selection import Selection
@@ -28,6 +33,7 @@ from keyfold.runtime.clock import SystemClock
 from keyfold.store.api import ObjectStore
 from keyfold.store.wrappers.counting import CountedStore
 from tests.support.logs import MadeLog
+from tests.support.served import served
 from tests.support.versitygw import Versitygw
 
 RECORDS: Final = 1_000_000
@@ -97,7 +103,26 @@ def main(quick: bool) -> None:
         row("cold, a key", store, times // 10, lambda: log.lookup().get(key_of(random, count)))
         row("selection of a key", store, 3, lambda: list(log.batches(0, where=_only(key_of(random, count)))))
         row("scan of latest state", store, 1, lambda: sum(batch.num_rows for batch in log.latest_batches(0)))
+        client = served(store)
+        client.get("/topics/users/keys/nosuch")
+        row("served, a key", store, times, lambda: _asked(client, key_of(random, count)))
+        wide = 20 if quick else 1000
+        for number in range(wide):
+            made = MadeLog(store=opened, place=Place("wide", "wide", number), clock=SystemClock())
+            made.append([Record(0, 1, CREATE_TIME, b"a", b"1")])
+        client = served(store, "wide")
+        for path in ("/", "/ui/topics/wide"):
+            row(f"page {path}"[:22], store, 3, partial(_page, client, path))
+            print(f"    of {wide:,} partitions: {len(client.get(path).content):,} bytes of HTML")
         opened.close()
+
+
+def _asked(client: TestClient, key: bytes) -> None:
+    assert client.get(f"/topics/users/keys/{key.decode()}").status_code in {200, 404}
+
+
+def _page(client: TestClient, path: str) -> None:
+    assert client.get(path).status_code == 200
 
 
 def _only(key: bytes) -> Selection:
