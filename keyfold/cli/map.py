@@ -53,16 +53,17 @@ def map_logs(ctx: click.Context, url: str, topic: str | None, path: Path, *, exa
     places = places_of(ctx, store, topics_dir, topic)
     logs = {name: Log(store, topics_dir, name, clock=world.clock) for name in {place.topic for place in places}}
     with ThreadPoolExecutor(MANIFESTS_AT_ONCE) as pool:
-        mapped = list(pool.map(lambda place: _mapped(logs[place.topic], place, is_exact=exact), places))
-    text = page(f"{store.url}/{topics_dir}".rstrip("/"), mapped, now_ms=world.clock.now_ms())
+        maps = list(pool.map(lambda place: mapped(logs[place.topic], place, is_exact=exact), places))
+    text = page(f"{store.url}/{topics_dir}".rstrip("/"), maps, now_ms=world.clock.now_ms())
     path.write_text(text, encoding="utf-8")
-    bad = [str(each.place) for each in mapped if each.error]
-    echo(f"wrote {path}: {count_text(len(mapped), 'partition')}")
+    bad = [str(each.place) for each in maps if each.error]
+    echo(f"wrote {path}: {count_text(len(maps), 'partition')}")
     if bad:
         raise KeyfoldError(f"not drawn: {', '.join(bad)}", hint="the page has the reasons")
 
 
-def _mapped(log: Log, place: Place, *, is_exact: bool) -> MappedLog:
+def mapped(log: Log, place: Place, *, is_exact: bool) -> MappedLog:
+    """Read what is drawn of a partition; `is_exact` counts superseded records. What cannot be read has the reason."""
     from keyfold.cli.log_map import MappedLog
     from keyfold.cli.segment_strip import is_compacted_topic
     from keyfold.read.latest import count_superseded

@@ -30,7 +30,7 @@ from keyfold.log.record import Header
 try:
     import orjson
 except ImportError:  # it makes reading JSON faster, and nothing else
-    orjson = None  # type: ignore[assignment]
+    orjson = None  # type: ignore[assignment]  # a module otherwise
 
 _BOM: Final = b"\xef\xbb\xbf"
 _SPACE: Final = b" \t\r\n"

@@ -14,4 +14,4 @@ from keyfold.runtime.extras import needs_extra
 
 with needs_extra("keyfold.http_server", "serve"):
     import fastapi  # noqa: F401 - the error names the extra
-    import uvicorn  # noqa: F401
+    import uvicorn  # noqa: F401 - as above

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Final
 
+from anyio import CapacityLimiter
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -18,14 +19,14 @@ from keyfold.read.lookup import KeyInSeveralPartitions
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.listeners import SettingNames
 from keyfold_server import health, keys, pages
-from keyfold_server.keys import Backend
+from keyfold_server.keys import ServerBackend
 from keyfold_server.metrics import ServerMeter
 
 NAMES: Final = SettingNames("--listen", "--token-file", "--host-name")
 
 CLIENTS_MAX: Final = 2000
 """Requests that wait or are answered at the same time. Each takes up to a body, and the value that it asks for."""
-LIMITS: Final = ServerLimits(connections_max=2 * CLIENTS_MAX, peer_connections_max=2 * CLIENTS_MAX)
+LIMITS: Final = ServerLimits(request_s=60.0, connections_max=2 * CLIENTS_MAX, peer_connections_max=2 * CLIENTS_MAX)
 
 _STATUSES: Final[dict[type[KeyfoldError], HTTPStatus]] = {
     TopicNotFound: HTTPStatus.NOT_FOUND,
@@ -37,7 +38,7 @@ _SAFE: Final = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"
 
 
 def make_app(
-    backend: Backend,
+    backend: ServerBackend,
     clock: Clock,
     *,
     token: str | None,
@@ -48,6 +49,7 @@ def make_app(
     api.state.backend = backend
     api.state.clock = clock
     api.state.meter = meter = ServerMeter(lambda: backend.lookups.topic_count, lambda: backend.lookups.memory_bytes)
+    api.state.metrics_turn = CapacityLimiter(1)
     errors.install(api, _STATUSES)
     for endpoints in (keys, health, pages):
         api.include_router(endpoints.router)

@@ -86,7 +86,7 @@ def serve(
     from keyfold.runtime.listeners import parse_listeners, require_token
     from keyfold.runtime.signals import stop_or_end_on_signals
     from keyfold.runtime.sockets import listening
-    from keyfold_server.keys import Backend
+    from keyfold_server.keys import ServerBackend
     from keyfold_server.lookups import TopicLookups
 
     token = None if token_file is None else _token(token_file)
@@ -96,7 +96,7 @@ def serve(
     store, topics_dir = open_store_of(ctx, url)
     catalog.topics(store, topics_dir)  # a bucket that cannot be listed is an error now, not of the first request
     lookups = TopicLookups(store, topics_dir, clock, refresh_s=refresh_ms / 1000, memory_bytes=directory_bytes)
-    backend = Backend(lookups, {"key_format": key_format, "value_format": value_format})
+    backend = ServerBackend(lookups, {"key_format": key_format, "value_format": value_format})
     own_hosts = () if host_name is None else (host_name,)
     app, detector = make_app(backend, clock, token=token, own_hosts=own_hosts), WakeDetector(clock)
     _allow_sockets(2 * LIMITS.connections_max)

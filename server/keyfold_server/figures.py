@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
+from keyfold.cli.log_map import MappedLog
 from keyfold.cli.log_table import LogFigures
-from keyfold.errors import KeyfoldError
 from keyfold.log.manifest import Manifest
-from keyfold.log.names import Place
 from keyfold.runtime.text import count_text, size_text, time_text
 
 GB_MONTH_PRICE: Final = 0.023
@@ -20,21 +19,8 @@ _DAY_MS: Final = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
-class ReadLog:
-    """A partition with its manifest, or with the reason why that cannot be read."""
-
-    place: Place
-    found: Manifest | KeyfoldError
-
-    @property
-    def manifest(self) -> Manifest | None:
-        """The manifest, if it could be read."""
-        return self.found if isinstance(self.found, Manifest) else None
-
-
-@dataclass(frozen=True, slots=True)
 class TopicRow:
-    """The figures of a topic, as text. `dirty` is empty if the topic is not compacted."""
+    """The figures of a topic, as text. `dirty` is empty for a topic without compaction, `garbage` if not counted."""
 
     topic: str
     partitions: int
@@ -42,33 +28,37 @@ class TopicRow:
     segments: str
     size: str
     dirty: str
+    garbage: str
     newest: str
     month_price: str
     errors: Sequence[str]
 
 
-def topic_rows(logs: Iterable[ReadLog], now_ms: int, gb_month_price: float = GB_MONTH_PRICE) -> Iterator[TopicRow]:
+def topic_rows(logs: Iterable[MappedLog], now_ms: int, gb_month_price: float = GB_MONTH_PRICE) -> Iterator[TopicRow]:
     """Yield a row for each topic; `logs` are in the order of topics."""
     for topic, of_topic in groupby(logs, key=lambda log: log.place.topic):
         yield _topic_row(topic, list(of_topic), now_ms, gb_month_price)
 
 
-def _topic_row(topic: str, logs: Sequence[ReadLog], now_ms: int, gb_month_price: float) -> TopicRow:
+def _topic_row(topic: str, logs: Sequence[MappedLog], now_ms: int, gb_month_price: float) -> TopicRow:
     manifests = [log.manifest for log in logs if log.manifest is not None]
     figures = [LogFigures.of(manifest) for manifest in manifests]
     size = sum(each.size_bytes for each in figures)
     compacted = sum(each.compacted_bytes for each in figures)
+    records = sum(each.record_count for each in figures)
+    superseded = [sum(log.garbage) for log in logs if log.garbage is not None]
     appended = [entry.appended_at_ms for manifest in manifests for entry in manifest.segments[-1:]]
     return TopicRow(
         topic,
         len(logs),
-        f"{sum(each.record_count for each in figures):,}",
+        f"{records:,}",
         f"{sum(each.segment_count for each in figures):,}",
         size_text(size),
         f"{sum(each.dirty_bytes for each in figures) / compacted:.0%}" if compacted else "",
+        f"{sum(superseded) / max(1, records):.0%}" if superseded else "",
         age_text(max(appended, default=-1), now_ms),
         f"${size / 1e9 * gb_month_price:,.2f}",
-        [f"{log.place}: {log.found}" for log in logs if log.manifest is None],
+        [f"{log.place}: {log.error}" for log in logs if log.error],
     )
 
 
@@ -108,7 +98,7 @@ def pass_rows(manifests: Iterable[Manifest]) -> list[PassRow]:
 
 
 @dataclass(frozen=True, slots=True)
-class SinkPartition:
+class ReportedPartition:
     """What a sink's task says of a partition: a part of the sink's own status document."""
 
     topic: str
@@ -121,21 +111,21 @@ class SinkPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class SinkTask:
+class ReportedTask:
     """One task of a worker."""
 
     number: int
     state: str
-    partitions: tuple[SinkPartition, ...] = ()
+    partitions: tuple[ReportedPartition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class SinkWorker:
+class ReportedWorker:
     """One worker of a sink, as its status document has it."""
 
     worker_id: str
     reported_ms: int
-    tasks: tuple[SinkTask, ...] = ()
+    tasks: tuple[ReportedTask, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +142,13 @@ class SinkRow:
     error: str
 
 
-def sink_rows(workers: Iterable[SinkWorker], now_ms: int) -> list[SinkRow]:
+def sink_rows(workers: Iterable[ReportedWorker], now_ms: int) -> list[SinkRow]:
     """Return a row for each partition, those with the most lag first."""
     rows = [_sink_row(worker, each, now_ms) for worker in workers for task in worker.tasks for each in task.partitions]
     return sorted(rows, key=lambda row: (-row.lag_records, row.topic, row.partition))
 
 
-def _sink_row(worker: SinkWorker, each: SinkPartition, now_ms: int) -> SinkRow:
+def _sink_row(worker: ReportedWorker, each: ReportedPartition, now_ms: int) -> SinkRow:
     is_known = each.end_offset >= 0 and each.next_offset >= 0
     lag = max(0, each.end_offset - each.next_offset) if is_known else -1
     return SinkRow(
@@ -173,7 +163,7 @@ def _sink_row(worker: SinkWorker, each: SinkPartition, now_ms: int) -> SinkRow:
     )
 
 
-def worker_text(workers: Sequence[SinkWorker], now_ms: int) -> str:
+def worker_text(workers: Sequence[ReportedWorker], now_ms: int) -> str:
     """Return which workers a sink has, and when they reported."""
     told = (f"{each.worker_id} reported {age_text(each.reported_ms, now_ms)}" for each in workers)
     return ", ".join(told) or "no worker"

@@ -1,4 +1,4 @@
-"""Probes and metrics.
+"""Probes and metrics. They wait for no thread that waits for the store.
 
 The server is ready as long as it runs. A store that does not answer is an error of each request.
 """
@@ -14,7 +14,7 @@ from keyfold_server.metrics import ServerMeter
 router = APIRouter(tags=["server"])
 
 
-class HealthReport(BaseModel):
+class ServerHealth(BaseModel):
     """The answer to a probe."""
 
     status: str
@@ -24,14 +24,15 @@ class HealthReport(BaseModel):
 @router.get("/health", operation_id="health")
 @router.get("/health/live", operation_id="live")
 @router.get("/health/ready", operation_id="ready")
-async def health() -> HealthReport:
+async def health() -> ServerHealth:
     """Say that the server answers requests."""
-    return HealthReport(status="healthy", message="the server answers requests")
+    return ServerHealth(status="healthy", message="the server answers requests")
 
 
 @router.get("/metrics", operation_id="metrics", response_class=Response)
 async def metrics(request: Request) -> Response:
     """Return the metrics of this process for Prometheus, as OpenMetrics if `Accept` asks for it."""
     meter: ServerMeter = request.app.state.meter
-    text, content_type = await to_thread.run_sync(meter.text, request.headers.get("accept", ""))
+    accept = request.headers.get("accept", "")
+    text, content_type = await to_thread.run_sync(meter.text, accept, limiter=request.app.state.metrics_turn)
     return Response(text, headers={"Content-Type": content_type})

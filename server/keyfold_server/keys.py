@@ -37,7 +37,7 @@ router = APIRouter(tags=["keys"])
 
 
 @dataclass(frozen=True, slots=True)
-class Backend:
+class ServerBackend:
     """What the endpoints and the pages answer from. `formats` are the server's: `key_format` and `value_format`."""
 
     lookups: TopicLookups
@@ -53,12 +53,12 @@ class Backend:
         return Printer(log.store, log.topics_dir, topic, chosen, hint="ask for {part}_format=bytes to have its bytes")
 
 
-def _backend(request: Request) -> Backend:
-    found: Backend = request.app.state.backend
+def _backend(request: Request) -> ServerBackend:
+    found: ServerBackend = request.app.state.backend
     return found
 
 
-Behind = Annotated[Backend, Depends(_backend)]
+Behind = Annotated[ServerBackend, Depends(_backend)]
 Partition = Annotated[int | None, Query(ge=0, le=2**31 - 1, description="Look in this partition only.")]
 KeyFormat = Annotated[str | None, Query(pattern=_FORMATS, description="How to decode keys in JSON.")]
 ValueFormat = Annotated[str | None, Query(pattern=_FORMATS, description="How to decode values in JSON.")]
@@ -122,15 +122,14 @@ def get_history(
     key_format: KeyFormat = None,
     value_format: ValueFormat = None,
 ) -> Response:
-    """Return every record of a key that the log still has, by partition and offset; the newest of very many."""
+    """Return every record of a key that the log still has, by partition and offset; of very many the newest."""
     name, data = unquote(topic), unquote_to_bytes(key)
-    records = behind.lookups.ask(name, lambda lookup: lookup.history(data, partition))
+    records = behind.lookups.ask(name, lambda lookup: lookup.history(data, partition, limit=HISTORY_MAX + 1))
     printer = behind.printer(name, key_format, value_format)
     shown = [printer.json(number, record) for number, record in records[-HISTORY_MAX:]]
-    left_out = len(records) - len(shown)
-    return Response(
-        f'{{"records":[{",".join(shown)}],"left_out":{left_out}}}', media_type="application/json", headers=_NO_CACHE
-    )
+    has_more = "true" if len(records) > HISTORY_MAX else "false"
+    body = f'{{"records":[{",".join(shown)}],"has_older":{has_more}}}'
+    return Response(body, media_type="application/json", headers=_NO_CACHE)
 
 
 @router.post("/topics/{topic}/keys", dependencies=[JSON_BODY], operation_id="getKeys", response_class=Response)

@@ -1,8 +1,9 @@
 """The lookups of all topics that were asked for.
 
-A lookup answers from one moment. A request that finds it older than `refresh_s` refreshes it first, unless another
-request does so already: then the older moment answers. So a value is at most `refresh_s` old, plus the time of a
-refresh, and many requests for one topic cost one refresh.
+A lookup answers from one moment. A request that finds it older than `refresh_s` refreshes it first. If another request
+does so already, the older moment answers, unless it is too old by more than `STALE_S`: then the request waits. So many
+requests for one topic cost one refresh, a refresh does not delay them, and a store that does not answer is an error and
+not an old value.
 
 The directories of keys together take up to `memory_bytes`. Beyond that, the topic that was not asked for the longest is
 forgotten; its next request reads the indexes again. The topic of the present request always stays.
@@ -24,6 +25,7 @@ from keyfold.store.api import ObjectStore
 T = TypeVar("T")
 
 REFRESH_S: Final = 1.0
+STALE_S: Final = 5.0
 MEMORY_BYTES: Final = 1024 * 1024 * 1024
 
 
@@ -105,11 +107,14 @@ class TopicLookups:
             return topic.lookup
 
     def _refreshed(self, topic: _Topic, lookup: Lookup) -> Lookup:
-        now_s = self._clock.monotonic_s()
-        if now_s - topic.refreshed_s >= self._refresh_s and topic.opening.acquire(blocking=False):
+        age_s = self._clock.monotonic_s() - topic.refreshed_s
+        is_stale = age_s >= self._refresh_s + STALE_S
+        if age_s >= self._refresh_s and topic.opening.acquire(blocking=is_stale):
             try:
-                lookup.refresh()
-                topic.refreshed_s = now_s
+                begun_s = self._clock.monotonic_s()
+                if begun_s - topic.refreshed_s >= self._refresh_s:  # nobody else has refreshed it meanwhile
+                    lookup.refresh()
+                    topic.refreshed_s = begun_s
             finally:
                 topic.opening.release()
         return lookup

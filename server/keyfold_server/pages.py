@@ -30,10 +30,10 @@ from markupsafe import Markup
 
 from keyfold.cli import log_map
 from keyfold.cli.cat import exact_keys
-from keyfold.cli.log import manifest_or_error
 from keyfold.cli.log_map import MappedLog
+from keyfold.cli.map import mapped
 from keyfold.cli.typed import Printer
-from keyfold.errors import KeyfoldError, LogNotFound, ObjectNotFound, TopicNotFound
+from keyfold.errors import AccessDenied, KeyfoldError, LogNotFound, ObjectNotFound, TopicNotFound
 from keyfold.formats.errors import RecordFormatMismatch
 from keyfold.formats.format import FORMAT_NAMES
 from keyfold.http_server.errors import LOGGER
@@ -46,8 +46,8 @@ from keyfold.read.lookup import Lookup
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.text import time_text
 from keyfold.store.documents import DOCUMENT_BYTES_MAX, decode_document
-from keyfold_server.figures import ReadLog, SinkWorker, pass_rows, sink_rows, topic_rows, worker_text
-from keyfold_server.keys import Backend, Behind, Partition
+from keyfold_server.figures import ReportedWorker, pass_rows, sink_rows, topic_rows, worker_text
+from keyfold_server.keys import Behind, Partition, ServerBackend
 
 F = TypeVar("F", bound=Callable[..., Response])
 
@@ -113,43 +113,45 @@ def _with_error_page(handler: F) -> F:
 
 @router.get("/")
 @_with_error_page
-def topics(behind: Behind, request: Request) -> Response:
-    """Show the topics."""
+def topics(behind: Behind, request: Request, *, exact: bool = False) -> Response:
+    """Show the topics. `exact` counts superseded records, which reads the indexes of all logs."""
     lookups = behind.lookups
     now_ms = _clock(request).now_ms()
-    logs = list(_read_logs(behind, list(catalog.places(lookups.store, lookups.topics_dir))))
+    places = list(catalog.places(lookups.store, lookups.topics_dir))
+    rows = list(topic_rows(_read_logs(behind, places, is_exact=exact), now_ms))
     url = f"{lookups.store.url}/{lookups.topics_dir}".rstrip("/")
-    return _page("topics.html", title=url, rows=list(topic_rows(logs, now_ms)), now=time_text(now_ms))
+    return _page("topics.html", title=url, rows=rows, exact=exact, now=time_text(now_ms))
 
 
 @router.get("/ui/topics/{topic}")
 @_with_error_page
-def topic(behind: Behind, request: Request, topic: str, page: Annotated[int, Query(ge=1)] = 1) -> Response:
-    """Show a topic's map."""
+def topic(
+    behind: Behind, request: Request, topic: str, page: Annotated[int, Query(ge=1)] = 1, *, exact: bool = False
+) -> Response:
+    """Show a topic's map. `exact` counts superseded records, which reads the indexes of these partitions."""
     name, now_ms = unquote(topic), _clock(request).now_ms()
     log = behind.lookups.log(name)
     places = [log.place(number) for number in log.partitions()]
     pages = -(-len(places) // PARTITIONS_A_PAGE)
     first = (min(page, pages) - 1) * PARTITIONS_A_PAGE
-    logs = list(_read_logs(behind, places[first : first + PARTITIONS_A_PAGE]))
+    logs = list(_read_logs(behind, places[first : first + PARTITIONS_A_PAGE], is_exact=exact))
     bars = max(1, min(_BARS_OF_ONE, _BARS // len(logs)))
     strips = [_strip(each, now_ms, bars) for each in logs]
     passes = pass_rows(each.manifest for each in logs if each.manifest is not None)
     return _page(
         "topic.html", title=name, topic=name, strips=strips, passes=passes, page=min(page, pages), pages=pages,
-        partitions=len(places), now=time_text(now_ms),
+        partitions=len(places), exact=exact, now=time_text(now_ms),
     )  # fmt: skip
 
 
-def _strip(log: ReadLog, now_ms: int, bars: int) -> dict[str, object]:
+def _strip(log: MappedLog, now_ms: int, bars: int) -> dict[str, object]:
     if log.manifest is None:
-        return {"partition": log.place.partition, "error": str(log.found)}
-    mapped = MappedLog(log.place, log.manifest)
+        return {"partition": log.place.partition, "error": log.error}
     return {
         "partition": log.place.partition,
         "error": "",
-        "drawing": Markup(log_map.strip(mapped, now_ms, bars)),  # noqa: S704 - log_map escapes
-        "about": log_map.summary(log.manifest, None),
+        "drawing": Markup(log_map.strip(log, now_ms, bars)),  # noqa: S704 - log_map escapes
+        "about": log_map.summary(log.manifest, log.garbage),
     }
 
 
@@ -164,11 +166,11 @@ def partition(behind: Behind, request: Request, topic: str, partition: int, *, e
         manifest, garbage = count_superseded(log.store, place, lambda: log.manifest(partition))
     else:
         manifest = log.manifest(partition)
-    mapped = MappedLog(place, manifest, garbage=garbage)
+    drawn = MappedLog(place, manifest, garbage=garbage)
     return _page(
         "partition.html", title=str(place), topic=name, partition=partition, exact=exact,
-        drawing=Markup(log_map.strip(mapped, now_ms)), about=log_map.summary(manifest, garbage),  # noqa: S704 - escaped
-        facts=Markup(log_map.facts(manifest)), table=Markup(log_map.segment_table(mapped)),  # noqa: S704 - escaped
+        drawing=Markup(log_map.strip(drawn, now_ms)), about=log_map.summary(manifest, garbage),  # noqa: S704 - escaped
+        facts=Markup(log_map.facts(manifest)), table=Markup(log_map.segment_table(drawn)),  # noqa: S704 - escaped
         next_offset=manifest.next_offset, now=time_text(now_ms),
     )  # fmt: skip
 
@@ -180,13 +182,17 @@ def key(behind: Behind, topic: str, key: str = "", partition: Partition = None, 
     name = unquote(topic)
 
     def history(lookup: Lookup) -> tuple[list[tuple[int, Record]], dict[int, int]]:
-        found = [each for data in sorted(exact_keys(key)) for each in lookup.history(data, partition)]
+        found = [
+            each
+            for data in sorted(exact_keys(key))
+            for each in lookup.history(data, partition, limit=HISTORY_A_PAGE + 1)
+        ]
         return found, lookup.next_offsets
 
     found, ends = behind.lookups.ask(name, history)
     rows = list(_rows(behind, name, found[-HISTORY_A_PAGE:], value_format))
     return _page(
-        "key.html", title=f"{key} in {name}", topic=name, key=key, rows=rows, left_out=len(found) - len(rows),
+        "key.html", title=f"{key} in {name}", topic=name, key=key, rows=rows, has_older=len(found) > len(rows),
         ends=sorted(ends.items()), value_format=value_format, partition=partition,
     )  # fmt: skip
 
@@ -228,19 +234,19 @@ def sinks(behind: Behind, request: Request) -> Response:
     return _page("sinks.html", title="Sinks", sinks=shown, now=time_text(now_ms))
 
 
-def _sinks(behind: Backend) -> Iterator[tuple[str, list[SinkWorker], list[str]]]:
+def _sinks(behind: ServerBackend) -> Iterator[tuple[str, list[ReportedWorker], list[str]]]:
     """Yield each sink with the status of its workers, and what could not be read."""
     store, head = behind.lookups.store, behind.lookups.topics_dir
     prefix = f"{head}/_sinks/" if head else "_sinks/"
     for folder in sorted(store.list_folders(prefix)):
-        workers: list[SinkWorker] = []
+        workers: list[ReportedWorker] = []
         errors: list[str] = []
         for found in store.list(f"{prefix}{folder}/workers/"):
             try:
-                workers.append(decode_document(SinkWorker, store.get(found.key, DOCUMENT_BYTES_MAX).data))
+                workers.append(decode_document(ReportedWorker, store.get(found.key, DOCUMENT_BYTES_MAX).data))
             except ObjectNotFound:
                 continue  # the worker has just left
-            except ValueError as error:
+            except (ValueError, AccessDenied) as error:
                 errors.append(f"{found.key}: {error}")
         yield unquote(folder), workers, errors
 
@@ -250,13 +256,15 @@ def _clock(request: Request) -> Clock:
     return found
 
 
-def _read_logs(behind: Backend, places: Sequence[Place]) -> Iterator[ReadLog]:
+def _read_logs(behind: ServerBackend, places: Sequence[Place], *, is_exact: bool) -> Iterator[MappedLog]:
     logs: dict[str, Log] = {name: behind.lookups.log(name) for name in {place.topic for place in places}}
     with ThreadPoolExecutor(_READERS, thread_name_prefix="manifests") as pool:
-        yield from pool.map(lambda place: ReadLog(place, manifest_or_error(logs[place.topic], place.partition)), places)
+        yield from pool.map(lambda place: mapped(logs[place.topic], place, is_exact=is_exact), places)
 
 
-def _rows(behind: Backend, topic: str, found: Sequence[tuple[int, Record]], value_format: str) -> Iterator[RecordRow]:
+def _rows(
+    behind: ServerBackend, topic: str, found: Sequence[tuple[int, Record]], value_format: str
+) -> Iterator[RecordRow]:
     printer, plain = behind.printer(topic, None, value_format or None), behind.printer(topic, "bytes", "bytes")
     for number, record in found:
         yield _row(number, record, printer, plain)

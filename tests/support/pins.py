@@ -43,7 +43,7 @@ class PinnedSet:
 
 SETS: Final = {
     "base": PinnedSet(),
-    "sink": PinnedSet(("sink", "table")),
+    "sink": PinnedSet(("sink", "table", "serve")),
     "spark": PinnedSet(("spark", "table")),
     "test": PinnedSet(("sink",), "test"),
     "dev": PinnedSet(("all",), "dev"),

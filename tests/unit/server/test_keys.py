@@ -80,8 +80,8 @@ def test_every_key_can_be_asked_for(made: MadeLog, key: bytes) -> None:
 def test_history_has_every_record(made: MadeLog) -> None:
     made.append(records("a=1 b=2 a= a=3"))
     found = served(made.store).get(f"{USERS}/a/history").json()
-    assert ([each["value"] for each in found["records"]], found["left_out"]) == (["1", None, "3"], 0)
-    assert served(made.store).get(f"{USERS}/nosuch/history").json() == {"records": [], "left_out": 0}
+    assert ([each["value"] for each in found["records"]], found["has_older"]) == (["1", None, "3"], False)
+    assert served(made.store).get(f"{USERS}/nosuch/history").json() == {"records": [], "has_older": False}
 
 
 def test_many_keys_in_one_request(made: MadeLog) -> None:

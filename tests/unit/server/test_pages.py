@@ -70,6 +70,8 @@ def store() -> MemoryStore:
 
 PAGES = (
     "/",
+    "/?exact=true",
+    "/ui/topics/users?exact=true",
     "/ui/topics/users",
     "/ui/topics/users/partitions/0",
     "/ui/topics/users/partitions/0?exact=true",
@@ -117,6 +119,10 @@ def test_the_topics_have_their_figures(store: MemoryStore) -> None:
     assert re.search(r'<a href="/ui/topics/events">events</a>', text)
     row = text[text.index('"/ui/topics/users"') :].partition("</tr>")[0]
     assert re.findall(r"<td>([^<]*)</td>", row)[:3] == ["2", "7", "3"]
+    exact = served(store).get("/?exact=true").text
+    row = exact[exact.index('"/ui/topics/users"') :].partition("</tr>")[0]
+    assert re.findall(r"<td>([^<]*)</td>", row)[5] == "29%"  # two of seven records
+    assert "2 superseded records" in served(store).get("/ui/topics/users?exact=true").text
 
 
 def test_a_key_has_its_history_and_markup_is_text(store: MemoryStore) -> None:

@@ -27,7 +27,7 @@ from tests.support.pins import (
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT = PYPROJECT["project"]
-NAMES = ("build", "tools", "site", *SETS)
+NAMES = ("build", "tools", "site", "browser", *SETS)
 
 
 def pins_of(name: str) -> dict[Pin, int]:
