@@ -195,7 +195,8 @@ def segment_table(log: MappedLog) -> str:
     left = len(log.manifest.segments) - len(segments)
     note = f"<caption>The {len(segments)} newest segments; {left:,} more are not listed.</caption>" if left else ""
     titles = "".join(f'<th scope="col">{name}</th>' for name in heads)
-    return f"<table>{note}<thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table>"
+    region = f'<div class="wide" tabindex="0" role="region" aria-label="Segments of {escape(str(log.place))}">'
+    return f"{region}<table>{note}<thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table></div>"
 
 
 def _row(entry: SegmentEntry, garbage: int | None) -> str:
@@ -237,7 +238,8 @@ padding:.3rem 0;cursor:pointer;border-bottom:1px solid var(--line)}
 summary b::before{content:"▸ "}details[open]>summary b::before{content:"▾ "}
 summary span{color:var(--faint);font-size:.9em}
 svg{width:100%;height:30px;display:block}
-table{border-collapse:collapse;font-variant-numeric:tabular-nums;margin:.5rem 0 1.5rem;display:block;overflow-x:auto}
+table{border-collapse:collapse;font-variant-numeric:tabular-nums;margin:.5rem 0 1.5rem}
+.wide{overflow-x:auto}
 td,th{padding:.15rem .7rem;text-align:right;border-bottom:1px solid var(--line)}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1rem}
 dt{color:var(--faint)}dd{margin:0;overflow-wrap:anywhere}

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Final
 
-from anyio import CapacityLimiter
+from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -26,6 +26,9 @@ NAMES: Final = SettingNames("--listen", "--token-file", "--host-name")
 
 CLIENTS_MAX: Final = 2000
 """Requests that wait or are answered at the same time. Each takes up to a body, and the value that it asks for."""
+THREADS: Final = 16
+"""Requests that are worked on at the same time; the others wait."""
+CONNECTIONS: Final = THREADS * pages.READERS
 LIMITS: Final = ServerLimits(request_s=60.0, connections_max=2 * CLIENTS_MAX, peer_connections_max=2 * CLIENTS_MAX)
 
 _STATUSES: Final[dict[type[KeyfoldError], HTTPStatus]] = {
@@ -68,6 +71,7 @@ class _Counted:
         self._clock = clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        to_thread.current_default_thread_limiter().total_tokens = THREADS  # that of this event loop
         begun_s, status = self._clock.monotonic_s(), 0
 
         async def watched(message: Message) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 
 from keyfold.cli.context import world_of
-from keyfold.cli.log import open_store_of
 from keyfold.cli.log_options import url_argument
 from keyfold.cli.typed import key_format_option, value_format_option
 from keyfold.errors import ConfigError
@@ -79,13 +78,14 @@ def serve(
     """  # noqa: D301 - click wants the character
     with needs_extra("`keyfold serve`", "serve"):
         from keyfold.http_server.server import running
-        from keyfold_server.app import LIMITS, NAMES, make_app
+        from keyfold_server.app import CONNECTIONS, LIMITS, NAMES, make_app
     from keyfold.http_server.wake_detector import WakeDetector
     from keyfold.log import catalog
     from keyfold.runtime.event_log import configure
     from keyfold.runtime.listeners import parse_listeners, require_token
     from keyfold.runtime.signals import stop_or_end_on_signals
     from keyfold.runtime.sockets import listening
+    from keyfold.store.location import location_of, parse_url
     from keyfold_server.keys import ServerBackend
     from keyfold_server.lookups import TopicLookups
 
@@ -93,7 +93,9 @@ def serve(
     require_token(parse_listeners(listeners, NAMES), token, NAMES)
     configure(json=False, level="info")
     clock = world_of(ctx).clock
-    store, topics_dir = open_store_of(ctx, url)
+    location, topics_dir = location_of(url).adjusted(max_connections=CONNECTIONS), parse_url(url)[1]
+    store = location.open(None)
+    ctx.call_on_close(getattr(store, "close", None) or (lambda: None))
     catalog.topics(store, topics_dir)  # a bucket that cannot be listed is an error now, not of the first request
     lookups = TopicLookups(store, topics_dir, clock, refresh_s=refresh_ms / 1000, memory_bytes=directory_bytes)
     backend = ServerBackend(lookups, {"key_format": key_format, "value_format": value_format})

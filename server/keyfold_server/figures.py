@@ -23,7 +23,7 @@ class TopicRow:
     """The figures of a topic, as text. `dirty` is empty for a topic without compaction, `garbage` if not counted."""
 
     topic: str
-    partitions: int
+    partitions: str
     records: str
     segments: str
     size: str
@@ -47,19 +47,23 @@ def _topic_row(topic: str, logs: Sequence[MappedLog], now_ms: int, gb_month_pric
     compacted = sum(each.compacted_bytes for each in figures)
     records = sum(each.record_count for each in figures)
     superseded = [sum(log.garbage) for log in logs if log.garbage is not None]
-    appended = [entry.appended_at_ms for manifest in manifests for entry in manifest.segments[-1:]]
+    appended = [entry.appended_at_ms for manifest in manifests for entry in manifest.segments]
     return TopicRow(
         topic,
-        len(logs),
+        f"{len(logs):,}",
         f"{records:,}",
         f"{sum(each.segment_count for each in figures):,}",
         size_text(size),
         f"{sum(each.dirty_bytes for each in figures) / compacted:.0%}" if compacted else "",
         f"{sum(superseded) / max(1, records):.0%}" if superseded else "",
         age_text(max(appended, default=-1), now_ms),
-        f"${size / 1e9 * gb_month_price:,.2f}",
-        [f"{log.place}: {log.error}" for log in logs if log.error],
+        _price_text(size / 1e9 * gb_month_price),
+        [log.error for log in logs if log.error],
     )
+
+
+def _price_text(dollars: float) -> str:
+    return f"${dollars:,.2f}" if dollars >= 0.01 or not dollars else "below $0.01"
 
 
 def age_text(time_ms: int, now_ms: int) -> str:

@@ -58,7 +58,8 @@ RECORDS_A_PAGE: Final = 50
 HISTORY_A_PAGE: Final = 200
 _BARS: Final = 20_000
 _BARS_OF_ONE: Final = 300
-_READERS: Final = 32
+READERS: Final = 8
+"""Manifests that one page reads at the same time."""
 _VALUE_CHARACTERS: Final = 1000
 _POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; base-uri 'none'; "
@@ -258,7 +259,7 @@ def _clock(request: Request) -> Clock:
 
 def _read_logs(behind: ServerBackend, places: Sequence[Place], *, is_exact: bool) -> Iterator[MappedLog]:
     logs: dict[str, Log] = {name: behind.lookups.log(name) for name in {place.topic for place in places}}
-    with ThreadPoolExecutor(_READERS, thread_name_prefix="manifests") as pool:
+    with ThreadPoolExecutor(READERS, thread_name_prefix="manifests") as pool:
         yield from pool.map(lambda place: mapped(logs[place.topic], place, is_exact=is_exact), places)
 
 
