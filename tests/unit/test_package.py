@@ -63,7 +63,7 @@ def test_the_supported_pythons_are_the_same_everywhere(metadata: Any) -> None:
 
 
 def test_what_developers_need_is_no_extra(metadata: Any) -> None:
-    assert set(metadata["optional-dependencies"]) == {"kafka", "sink", "spark", "table", "demo", "all"}
+    assert set(metadata["optional-dependencies"]) == {"kafka", "serve", "sink", "spark", "table", "demo", "all"}
     assert "dev" in PYPROJECT["dependency-groups"]
 
 
