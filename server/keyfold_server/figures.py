@@ -34,20 +34,43 @@ class TopicRow:
     errors: Sequence[str]
 
 
-def topic_rows(logs: Iterable[MappedLog], now_ms: int, gb_month_price: float = GB_MONTH_PRICE) -> Iterator[TopicRow]:
+@dataclass(frozen=True, slots=True)
+class PartitionFigures:
+    """What the page of topics needs of a partition: the manifests of thousands of logs would take gigabytes."""
+
+    topic: str
+    figures: LogFigures | None
+    superseded: int | None
+    appended_at_ms: int
+    error: str
+
+    @staticmethod
+    def of(log: MappedLog) -> PartitionFigures:
+        """Return the figures of a partition, or why it cannot be read."""
+        segments = () if log.manifest is None else log.manifest.segments
+        return PartitionFigures(
+            log.place.topic,
+            None if log.manifest is None else LogFigures.of(log.manifest),
+            None if log.garbage is None else sum(log.garbage),
+            max((entry.appended_at_ms for entry in segments), default=-1),
+            log.error,
+        )
+
+
+def topic_rows(
+    logs: Iterable[PartitionFigures], now_ms: int, gb_month_price: float = GB_MONTH_PRICE
+) -> Iterator[TopicRow]:
     """Yield a row for each topic; `logs` are in the order of topics."""
-    for topic, of_topic in groupby(logs, key=lambda log: log.place.topic):
+    for topic, of_topic in groupby(logs, key=lambda log: log.topic):
         yield _topic_row(topic, list(of_topic), now_ms, gb_month_price)
 
 
-def _topic_row(topic: str, logs: Sequence[MappedLog], now_ms: int, gb_month_price: float) -> TopicRow:
-    manifests = [log.manifest for log in logs if log.manifest is not None]
-    figures = [LogFigures.of(manifest) for manifest in manifests]
+def _topic_row(topic: str, logs: Sequence[PartitionFigures], now_ms: int, gb_month_price: float) -> TopicRow:
+    figures = [log.figures for log in logs if log.figures is not None]
     size = sum(each.size_bytes for each in figures)
     compacted = sum(each.compacted_bytes for each in figures)
     records = sum(each.record_count for each in figures)
-    superseded = [sum(log.garbage) for log in logs if log.garbage is not None]
-    appended = [entry.appended_at_ms for manifest in manifests for entry in manifest.segments]
+    superseded = [log.superseded for log in logs if log.superseded is not None]
     return TopicRow(
         topic,
         f"{len(logs):,}",
@@ -56,7 +79,7 @@ def _topic_row(topic: str, logs: Sequence[MappedLog], now_ms: int, gb_month_pric
         size_text(size),
         f"{sum(each.dirty_bytes for each in figures) / compacted:.0%}" if compacted else "",
         f"{sum(superseded) / max(1, records):.0%}" if superseded else "",
-        age_text(max(appended, default=-1), now_ms),
+        age_text(max(log.appended_at_ms for log in logs), now_ms),
         _price_text(size / 1e9 * gb_month_price),
         [log.error for log in logs if log.error],
     )

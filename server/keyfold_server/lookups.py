@@ -81,7 +81,7 @@ class TopicLookups:
         """
         try:
             found = work(self._current(topic))
-        except LogRecreated:  # whoever asks now wants the log that is there now
+        except LogRecreated:  # the caller wants the log that is there now
             self._forget(topic)
             found = work(self._current(topic))
         self._make_room(topic)

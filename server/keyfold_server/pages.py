@@ -46,10 +46,11 @@ from keyfold.read.lookup import Lookup
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.text import time_text
 from keyfold.store.documents import DOCUMENT_BYTES_MAX, decode_document
-from keyfold_server.figures import ReportedWorker, pass_rows, sink_rows, topic_rows, worker_text
+from keyfold_server.figures import PartitionFigures, ReportedWorker, pass_rows, sink_rows, topic_rows, worker_text
 from keyfold_server.keys import Behind, Partition, ServerBackend
 
 F = TypeVar("F", bound=Callable[..., Response])
+T = TypeVar("T")
 
 router = APIRouter(include_in_schema=False)
 
@@ -119,7 +120,7 @@ def topics(behind: Behind, request: Request, *, exact: bool = False) -> Response
     lookups = behind.lookups
     now_ms = _clock(request).now_ms()
     places = list(catalog.places(lookups.store, lookups.topics_dir))
-    rows = list(topic_rows(_read_logs(behind, places, is_exact=exact), now_ms))
+    rows = list(topic_rows(_read_logs(behind, places, PartitionFigures.of, is_exact=exact), now_ms))
     url = f"{lookups.store.url}/{lookups.topics_dir}".rstrip("/")
     return _page("topics.html", title=url, rows=rows, exact=exact, now=time_text(now_ms))
 
@@ -135,7 +136,7 @@ def topic(
     places = [log.place(number) for number in log.partitions()]
     pages = -(-len(places) // PARTITIONS_A_PAGE)
     first = (min(page, pages) - 1) * PARTITIONS_A_PAGE
-    logs = list(_read_logs(behind, places[first : first + PARTITIONS_A_PAGE], is_exact=exact))
+    logs = list(_read_logs(behind, places[first : first + PARTITIONS_A_PAGE], lambda log: log, is_exact=exact))
     bars = max(1, min(_BARS_OF_ONE, _BARS // len(logs)))
     strips = [_strip(each, now_ms, bars) for each in logs]
     passes = pass_rows(each.manifest for each in logs if each.manifest is not None)
@@ -257,10 +258,13 @@ def _clock(request: Request) -> Clock:
     return found
 
 
-def _read_logs(behind: ServerBackend, places: Sequence[Place], *, is_exact: bool) -> Iterator[MappedLog]:
+def _read_logs(
+    behind: ServerBackend, places: Sequence[Place], keep: Callable[[MappedLog], T], *, is_exact: bool
+) -> Iterator[T]:
+    """Yield what is to be kept of each partition."""
     logs: dict[str, Log] = {name: behind.lookups.log(name) for name in {place.topic for place in places}}
     with ThreadPoolExecutor(READERS, thread_name_prefix="manifests") as pool:
-        yield from pool.map(lambda place: mapped(logs[place.topic], place, is_exact=is_exact), places)
+        yield from pool.map(lambda place: keep(mapped(logs[place.topic], place, is_exact=is_exact)), places)
 
 
 def _rows(
