@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from keyfold.formats.avro_resolve import ReadLeaf
 from keyfold.formats.avro_schema import Fixed, Logical
+from keyfold.formats.errors import Unsuited
 from keyfold.formats.logical_types import PER_SECOND, unit_of
 from keyfold.log.arrow_headers import Spans, cut
 from keyfold.log.arrow_numbers import Ints, Misplaced, Octets, read_numbers, refuse
@@ -25,10 +26,6 @@ _FIXED_BYTES: Final = 64
 _UUID: Final = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
 _EARLY: Final = "its bytes end too early"
 _INT_MIN, _INT_MAX = -(2**31), 2**31 - 1
-
-
-class Unsuited(Exception):
-    """A schema, or this data, that is better read one value at a time."""
 
 
 class Leaves:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from keyfold.formats.avro_default import default_value
-from keyfold.formats.avro_leaves import Leaves, Unsuited, as_kind
+from keyfold.formats.avro_leaves import Leaves, as_kind
 from keyfold.formats.avro_resolve import (
     Action,
     ReadArray,
@@ -31,11 +31,12 @@ from keyfold.formats.avro_resolve import (
 )
 from keyfold.formats.avro_schema import Primitive
 from keyfold.formats.column_width import ColumnMemory, null_bytes
+from keyfold.formats.errors import Unsuited
 from keyfold.log.arrow_numbers import PADDING, Ints, Misplaced, refuse
 from keyfold.runtime.arrow_types import ArrowArray, column_of, lists_of
 from keyfold.runtime.buffers import Bytes
 
-__all__ = ["Misplaced", "Unsuited", "padded", "read_arrow"]
+__all__ = ["Misplaced", "padded", "read_arrow"]
 
 _FEW_ITEMS: Final = 65_536
 # After this many rounds, with fewer values than this left, reading them one by one is quicker.

@@ -15,12 +15,13 @@ import pyarrow as pa
 from keyfold.formats.arrow_types import arrow_type
 from keyfold.formats.avro_read import Into
 from keyfold.formats.avro_schema import Type, has_decimals
-from keyfold.formats.avro_vector import Misplaced, Unsuited, read_arrow
+from keyfold.formats.avro_vector import Misplaced, read_arrow
 from keyfold.formats.column_width import MEMORY_BYTES, ColumnMemory, TooWide, measure_of, null_bytes
-from keyfold.formats.errors import FormatMismatch
+from keyfold.formats.errors import FormatMismatch, Unsuited
 from keyfold.formats.format import RecordPart
 from keyfold.formats.framed_columns import Frame, Raw, find_frames, named_headers
 from keyfold.formats.json_values import compile_json
+from keyfold.formats.json_vector import compile_columns
 from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.formats.values import JsonValues, WriterReaders, read_whole, text_of
 from keyfold.runtime.arrow_types import ArrowArray, column_of, nulls, values_of
@@ -81,10 +82,25 @@ class JsonColumn:
         self.type = arrow_type(schema)
         self._values = JsonValues(exact=has_decimals(schema))
         self._fit = compile_json(schema)
+        self._build = compile_columns(schema)
 
     def decode(self, data: ArrowArray, headers: ArrowArray | None) -> Decoded:  # noqa: ARG002 - the signature of the protocol
         """See `Column`."""
-        return _within_memory(data, self.type, lambda memory: _one_by_one(data, self._value, self.type, memory))
+        return _within_memory(
+            data, self.type, lambda memory: _one_by_one(data, self._value, self.type, memory, self._at_once)
+        )
+
+    def _at_once(self, data: list[bytes | None], memory: ColumnMemory) -> ArrowArray | None:
+        """The values as an array, if none of them is wrong and they are in no envelope. Raises `TooWide`."""
+        documents = self._values.documents(data)
+        if documents is None:
+            return None
+        left_bytes = memory.left_bytes
+        try:
+            return self._build(documents, memory)
+        except (Unsuited, FormatMismatch, RecursionError, *_REFUSED):
+            memory.left_bytes = left_bytes
+            return None
 
     def _value(self, data: bytes) -> object:
         value = self._values.value(data, ())
@@ -143,7 +159,7 @@ class AvroColumn:
 
 
 # A small number: most objects made of them die young, while Python's gc would visit all of a batch repeatedly.
-_FEW: Final = 512
+FEW: Final = 512
 
 
 def _within_memory(data: ArrowArray, kind: pa.DataType, decode: Callable[[ColumnMemory], Decoded]) -> Decoded:
@@ -160,13 +176,22 @@ def _within_memory(data: ArrowArray, kind: pa.DataType, decode: Callable[[Column
 
 
 def _one_by_one(
-    data: ArrowArray, decode: Callable[[bytes], object], kind: pa.DataType, memory: ColumnMemory
+    data: ArrowArray,
+    decode: Callable[[bytes], object],
+    kind: pa.DataType,
+    memory: ColumnMemory,
+    at_once: Callable[[list[bytes | None], ColumnMemory], ArrowArray | None] = lambda *_: None,
 ) -> Decoded:
+    """Decode each value, where `at_once` does not make an array of some of them."""
     pieces: list[ArrowArray] = []
     mismatches: BadRows = []
     measure = measure_of(kind)
-    for first in range(0, len(data), _FEW):
-        values = values_of(data.slice(first, _FEW))
+    for first in range(0, len(data), FEW):
+        values = values_of(data.slice(first, FEW))
+        whole = at_once(values, memory)
+        if whole is not None:
+            pieces.append(whole)
+            continue
         bad: BadRows = []
         for row, raw in enumerate(values):
             if raw is not None:

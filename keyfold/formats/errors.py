@@ -21,6 +21,10 @@ class FormatMismatch(KeyfoldError):
         self.schema = schema
 
 
+class Unsuited(Exception):
+    """A schema, or some data, that is better read one value at a time."""
+
+
 class RecordFormatMismatch(LogError):
     """A record's key or value is not of its format. `offset` says which record, `schema` which writer schema."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -10,14 +10,14 @@ from typing import Any, Final, Protocol
 
 from keyfold.errors import ConfigError
 from keyfold.formats.avro_schema import NotAvro, Primitive, Type, avro_type
-from keyfold.formats.columns import AvroColumn, BytesColumn, Column, JsonColumn, StringColumn
+from keyfold.formats.columns import FEW, AvroColumn, BytesColumn, Column, JsonColumn, StringColumn
 from keyfold.formats.errors import FormatMismatch, SchemaKey
 from keyfold.formats.format import Format, RecordPart
 from keyfold.formats.framed_columns import find_frames, named_headers
 from keyfold.formats.json_type import Shape
 from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.formats.values import AvroValues, BytesValues, JsonValues, StringValues, Values
-from keyfold.runtime.arrow_types import ArrowArray
+from keyfold.runtime.arrow_types import ArrowArray, values_of
 
 
 class TypeSurvey(Protocol):
@@ -90,16 +90,22 @@ class JsonSurvey:
 
     def add(self, data: ArrowArray, headers: ArrowArray | None) -> None:  # noqa: ARG002 - Avro looks at headers
         """See `TypeSurvey.add`."""
-        for raw in data.to_pylist():
-            if raw is not None:
-                try:
-                    envelope, document = self._values.opened(raw)
-                except FormatMismatch:
-                    continue  # decoding reports it
+        for first in range(0, len(data), FEW):
+            raws = values_of(data.slice(first, FEW))
+            documents = self._values.documents(raws)
+            self._shape.add(self._opened(raws) if documents is None else documents)
+
+    def _opened(self, raws: Sequence[bytes | None]) -> list[object]:
+        """Take the types of envelopes, and return the documents without one."""
+        found = []
+        for raw in filter(None, raws):
+            with suppress(FormatMismatch):  # decoding reports it
+                envelope, document = self._values.opened(raw)
                 if envelope is None or envelope.type is None:
-                    self._shape.add(document)
+                    found.append(document)
                 else:
                     self._shape.add_type(envelope.type)
+        return found
 
     def merge(self, other: JsonSurvey) -> None:
         """See `TypeSurvey.merge`."""

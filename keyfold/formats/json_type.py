@@ -14,7 +14,8 @@ Everything may be null; what was never anything else is text. Values in Connect'
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from keyfold.formats.avro_schema import JSON_TEXT, Array, Map, Primitive, RecordField, RecordType, Type, Union
@@ -35,40 +36,42 @@ class Shape:
     def __init__(self, depth: int = 0) -> None:
         self._depth = depth
         self._kinds: set[str] = set()
-        self.plain: set[type] = {type(None)}
-        """Types of which another value tells nothing new."""
         self._members: dict[str, Shape] = {}
         self._items: Shape | None = None
         self._type: Type | None = None
         self._taken: dict[int, Type] = {}
 
-    def add(self, value: Any) -> None:
-        """Look at one value."""
-        kind = type(value)
+    def add(self, values: Sequence[Any]) -> None:
+        """Look at values, those of one kind together."""
+        kinds = set(map(type, values))
+        for kind in kinds:
+            self._add(kind, values if len(kinds) == 1 else [each for each in values if type(each) is kind])
+
+    def _add(self, kind: type, values: Sequence[Any]) -> None:
         if kind in {dict, list} and self._depth >= DEPTH_MAX:
             self._kinds.add("beyond")
         elif kind is dict:
             self._kinds.add("record")
-            if "map" not in self._kinds:
-                self._add_members(value)
+            self._add_members(values)
         elif kind is list:
             self._kinds.add("array")
-            items = self._all_items()
-            for each in value:
-                if type(each) not in items.plain:
-                    items.add(each)
+            self._all_items().add(list(chain.from_iterable(values)))
         elif kind is int:
-            self._kinds.add("long" if _LEAST <= value < _BEYOND else "beyond")
-        elif value is not None:
+            self._kinds.add("long" if min(values) >= _LEAST and max(values) < _BEYOND else "beyond")
+        elif kind is not type(None):
             self._kinds.add(_SIMPLE.get(kind, "double"))
-            self.plain.add(kind)
 
-    def _add_members(self, value: Mapping[str, Any]) -> None:
-        members = self._members
-        for name, each in value.items():
-            member = members.get(name) or self._member(name)
-            if type(each) not in member.plain:
-                member.add(each)
+    def _add_members(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Look at the members of each name together, if there are not too many names."""
+        found: dict[str, list[Any]] = {}
+        if "map" not in self._kinds:
+            for record in records:
+                for name, each in record.items():
+                    found.setdefault(name, []).append(each)
+        if len(found) > MEMBERS_MAX:
+            self._kinds.add("map")
+        for name, column in found.items() if "map" not in self._kinds else ():
+            self._member(name).add(column)
         self._bound()
 
     def add_type(self, schema: Type) -> None:

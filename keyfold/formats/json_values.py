@@ -42,11 +42,6 @@ _AT: Final = "has at `"
 _NO_NUMBERS: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 _BITS: Final = {"int": 32, "long": 64}
 _NULL: Final = Primitive("null")
-_SAME: Final = {
-    **dict.fromkeys(("float", "double"), frozenset({float})),
-    "string": frozenset({str}),
-    "boolean": frozenset({bool}),
-}
 
 
 def compile_json(schema: Type) -> Fit:
@@ -58,7 +53,7 @@ def compile_json(schema: Type) -> Fit:
         case Union(branches):
             return _union(branches, schema)
         case Array(items):
-            return _array(compile_json(items), _as_they_are(items))
+            return _array(compile_json(items))
         case Map(values):
             return _map(compile_json(values))
         case RecordType():
@@ -93,17 +88,6 @@ _KINDS: Final[dict[type, str]] = {dict: "an object", list: "an array", str: "a t
     **dict.fromkeys((int, float, Decimal), "a number"),
     type(None): "null",
 }
-
-
-def _as_they_are(schema: Type) -> frozenset[type]:
-    """Types of Python whose values are of this type as they are, without a call for each."""
-    match schema:
-        case Union(branches) if len(branches) == 2 and _NULL in branches:
-            first, second = branches
-            return _as_they_are(second if first == _NULL else first) | {type(None)}
-        case Primitive(kind, None):
-            return _SAME.get(kind, frozenset())
-    return frozenset()
 
 
 def _leaf(schema: Primitive | Fixed) -> Fit:
@@ -248,11 +232,11 @@ def _enum(schema: Enumeration) -> Fit:
     return fit
 
 
-def _array(item: Fit, same: frozenset[type]) -> Fit:
+def _array(item: Fit) -> Fit:
     def fit(value: object) -> list[object]:
         if type(value) is not list:
             raise FormatMismatch(f"is {_KINDS.get(type(value), 'something')}, but the schema says array")
-        return [each if type(each) in same else _inside(number, item, each) for number, each in enumerate(value)]
+        return [_inside(number, item, each) for number, each in enumerate(value)]
 
     return fit
 
@@ -312,15 +296,11 @@ def _record(schema: RecordType) -> Fit:
             raise FormatMismatch(f"is {_KINDS.get(type(value), 'something')}, but the schema says record {schema.name}")
         name, found = "", []
         try:
-            for name, member, same, default, aliases in members:
+            for name, member, default, aliases in members:
                 each = value.get(name, _NO_DEFAULT)
-                if type(each) in same:
-                    found.append(each)
-                elif each is not _NO_DEFAULT:
-                    found.append(member(each))
-                else:
-                    alias = next((alias for alias in aliases if alias in value), None)
-                    found.append(_missing(default) if alias is None else member(value[alias]))
+                if each is _NO_DEFAULT:
+                    each = next((value[alias] for alias in aliases if alias in value), _NO_DEFAULT)
+                found.append(_missing(default) if each is _NO_DEFAULT else member(each))
         except FormatMismatch as error:
             raise FormatMismatch(_below(f".{name}", error.message)) from None
         return tuple(found)
@@ -331,13 +311,13 @@ def _record(schema: RecordType) -> Fit:
 _NO_DEFAULT: Final = object()
 
 
-def _member(each: RecordField) -> tuple[str, Fit, frozenset[type], object, tuple[str, ...]]:
+def _member(each: RecordField) -> tuple[str, Fit, object, tuple[str, ...]]:
     default: object = _NO_DEFAULT
     if each.has_default:
         default = default_value(each.type, each.default, raw=True)
     elif isinstance(each.type, Union) and _NULL in each.type.branches:
         default = None
-    return each.name, compile_json(each.type), _as_they_are(each.type), default, tuple(sorted(each.aliases))
+    return each.name, compile_json(each.type), default, tuple(sorted(each.aliases))
 
 
 def _missing(default: object) -> object:

@@ -107,6 +107,21 @@ class JsonValues:
             document = cast("Mapping[str, object]", self._document(data, _parse_exact))
         return found, document["payload"]
 
+    def documents(self, data: Sequence[bytes | None]) -> list[object] | None:
+        """The documents of many values, as they stand; None where one is not JSON, or in an envelope.
+
+        No bytes are no document: None.
+        """
+        parse: Callable[[bytes], object] = self._parse
+        if orjson is not None and parse is parse_json and not _has_long_number(b" ".join(filter(None, data))):
+            parse = orjson.loads
+        try:
+            found = [None if each is None else parse(each) for each in data]
+        except (ValueError, RecursionError):
+            return None
+        pairs = [each for each in found if type(each) is dict and len(each) == 2]
+        return None if any(map(is_envelope, pairs)) else found
+
     def _learn(self, data: bytes, schema: object, envelope: Envelope) -> None:
         end = data.find(_PAYLOAD)
         if end < 0 or not data.startswith(_SCHEMA):
@@ -142,12 +157,23 @@ def parse_json(data: bytes) -> object:
     It finds the same in all that it accepts, but for whole numbers beyond 64 bits, which it rounds. Raises
     `ValueError`, and `RecursionError` for what is nested too deeply.
     """
-    if orjson is not None and _LONG_NUMBER not in data.translate(_DIGITS_AS_ZEROS):
+    if orjson is not None and not _has_long_number(data):
         try:
             return orjson.loads(data)
         except ValueError:
             pass  # half of a surrogate pair, a number that is infinite, or an error, which Python's parser words
     return _decode(data.decode())
+
+
+def _has_long_number(data: bytes) -> bool:
+    """Whether a whole number may have more than 64 bits: digits where a number can begin, not those of a fraction."""
+    zeros = data.translate(_DIGITS_AS_ZEROS)
+    at = zeros.find(_LONG_NUMBER)
+    while at >= 0:
+        if zeros[at - 1 : at] in _BEFORE_A_NUMBER:
+            return True
+        at = zeros.find(_LONG_NUMBER, at + len(_LONG_NUMBER))
+    return False
 
 
 def _parse_exact(data: bytes) -> object:
@@ -163,6 +189,7 @@ def _decimal(text: str) -> Decimal:
 
 _DIGITS_AS_ZEROS: Final = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER: Final = b"0" * 19  # shorter ones have less than 64 bits
+_BEFORE_A_NUMBER: Final = {b"", b"-", b":", b",", b"[", *(bytes([each]) for each in _SPACE)}
 # Made once: `json.loads` makes a decoder in each call that has such arguments.
 _decode: Final = json.JSONDecoder(parse_constant=_no_constant).decode
 _decode_exact: Final = json.JSONDecoder(parse_constant=_no_constant, parse_float=_decimal).decode

@@ -22,9 +22,9 @@ from keyfold.errors import ConfigError
 from keyfold.formats import columns
 from keyfold.formats.arrow_types import NoArrowType, arrow_type
 from keyfold.formats.avro_schema import avro_type
-from keyfold.formats.avro_vector import Unsuited
 from keyfold.formats.column_type import column_for
 from keyfold.formats.columns import AvroColumn, Decoded, StringColumn
+from keyfold.formats.errors import Unsuited
 from keyfold.formats.format import Format, RecordPart
 from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.log.arrow_headers import HEADERS

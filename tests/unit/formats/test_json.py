@@ -263,9 +263,9 @@ def test_the_survey_finds_the_common_type() -> None:
 def test_a_map_with_unbounded_keys_becomes_text_without_being_held() -> None:
     shape = Shape()
     for number in range(5000):
-        shape.add({f"id-{number}": {"x": number}, "id-0": 1})
+        shape.add([{f"id-{number}": {"x": number}, "id-0": 1}])
     other = Shape()
-    other.add({"a": 1})
+    other.add([{"a": 1}])
     other.merge(shape)
     for each in (shape, other):
         assert each.type() == Union((Primitive("null"), Primitive("string", JSON_TEXT)))
@@ -274,8 +274,8 @@ def test_a_map_with_unbounded_keys_becomes_text_without_being_held() -> None:
 
 def test_members_are_counted_over_all_partitions() -> None:
     one, two = Shape(), Shape()
-    one.add({str(n): n for n in range(600)})
-    two.add({str(-n): n for n in range(600)})
+    one.add([{str(n): n for n in range(600)}])
+    two.add([{str(-n): n for n in range(600)}])
     one.merge(two)
     assert one.type() == Union((Primitive("null"), Primitive("string", JSON_TEXT)))
 
@@ -372,8 +372,7 @@ def test_what_two_surveys_have_seen_is_what_one_would_have_seen() -> None:
     documents: list[Any] = [{"a": 1, "b": [1]}, {"a": 2.5, "b": ["x"], "c": None}]
     one, left, right = Shape(), Shape(), Shape()
     for shape, seen in ((one, documents), (left, documents[:1]), (right, documents[1:])):
-        for document in seen:
-            shape.add(document)
+        shape.add(seen)
     left.merge(right)
     merged, whole = (JsonColumn(shape.type()) for shape in (left, one))
     assert merged.type == whole.type
