@@ -14,7 +14,7 @@ Everything may be null; what was never anything else is text. Values in Connect'
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -63,15 +63,12 @@ class Shape:
 
     def _add_members(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Look at the members of each name together, if there are not too many names."""
-        found: dict[str, list[Any]] = {}
-        if "map" not in self._kinds:
-            for record in records:
-                for name, each in record.items():
-                    found.setdefault(name, []).append(each)
-        if len(found) > MEMBERS_MAX:
+        names = dict.fromkeys(chain.from_iterable(records))
+        if len(names) > MEMBERS_MAX:
             self._kinds.add("map")
-        for name, column in found.items() if "map" not in self._kinds else ():
-            self._member(name).add(column)
+        if "map" not in self._kinds:
+            for name, column in _columns(names, records).items():
+                self._member(name).add(column)
         self._bound()
 
     def add_type(self, schema: Type) -> None:
@@ -137,6 +134,18 @@ class Shape:
             return _TEXT
         fields = tuple(RecordField(each, shape.type(each, unseen=unseen)) for each, shape in self._members.items())
         return RecordType(name, fields=fields)
+
+
+def _columns(names: Iterable[str], records: Sequence[Mapping[str, Any]]) -> Mapping[str, list[Any]]:
+    """The members of each name, with nulls in place of some that are missing."""
+    names = list(names)
+    if len(names) * len(records) <= 2 * sum(map(len, records)):
+        return {name: [record.get(name) for record in records] for name in names}
+    found: dict[str, list[Any]] = {name: [] for name in names}
+    for record in records:
+        for name, each in record.items():
+            found[name].append(each)
+    return found
 
 
 def _is_text(name: str) -> bool:

@@ -37,7 +37,7 @@ from keyfold.read.latest_keys import RowBits
 from keyfold.read.position import check_resumed
 from keyfold.runtime.arrow_types import ArrowArray, column_of
 from keyfold.store.api import ObjectStore
-from keyfold.table.table import OFFSET_ID, PARTITION_ID, Flags, ShownVersion, TableFile, TableVersion
+from keyfold.table.table import OFFSET_ID, PARTITION_ID, Flags, ShownVersion, TableFile, TableVersion, united
 
 NEW_RECORDS_MAX: Final = 2_000_000
 """With more new records than this, all keys of them are not held in memory; the difference is by offsets then."""
@@ -121,7 +121,7 @@ def _by_new_keys(store: ObjectStore, place: Place, manifest: Manifest, rows: Par
     start = manifest.log_start_offset
     old = replace(rows, files=[file for file in rows.files if file.first_offset < start])
     for path, positions in _hidden(old, OFFSET_ID, lambda offsets: offsets.to_numpy() < start).items():
-        hidden[path] = np.union1d(hidden.get(path, _NO_INTS), positions)
+        hidden[path] = united(hidden.get(path, _NO_INTS), positions)
     return Difference(Way.NEW_KEYS, added, hidden)
 
 
@@ -157,7 +157,7 @@ def _last_of_new_keys(store: ObjectStore, place: Place, manifest: Manifest, star
     last[coded.indices.to_numpy()] = np.arange(len(coded))  # of several rows the last one stays
     live = last[~np.concatenate(tombstones)[last]]
     in_segment, at = np.concatenate(segments)[live], np.concatenate(places)[live]
-    for number in np.unique(in_segment).tolist():
+    for number in np.flatnonzero(np.bincount(in_segment)).tolist():
         bits[number].add(at[in_segment == number])
     return Chosen(manifest, bits), coded.dictionary
 

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final, TypeVar
 
-import numpy as np
 import pyarrow as pa
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
@@ -50,7 +49,7 @@ from keyfold.table.open import OpenedTable
 from keyfold.table.partitioning import has_columns, parse_columns, partition_spec
 from keyfold.table.request import TableRequest, path_properties, require_same
 from keyfold.table.rows import ChosenRecords, HeldMemory, TableRows, VersionReplaced, replaced
-from keyfold.table.table import OFFSET_ID, PARTITION_ID, ShownVersion, TableVersion, scope_of
+from keyfold.table.table import OFFSET_ID, PARTITION_ID, ShownVersion, TableVersion, scope_of, united
 
 T = TypeVar("T")
 
@@ -361,7 +360,7 @@ class _Work:
             path = file.file.file_path
             if path not in hidden:
                 continue
-            positions = np.union1d(self._version.hidden(file), hidden[path])
+            positions = united(self._version.hidden(file), hidden[path])
             removed |= {entry.data_file.file_path for entry in file.hidden_by if scope_of(entry.data_file) == path}
             if len(positions) == file.file.record_count:
                 removed.add(path)
@@ -375,7 +374,7 @@ def _joined(hidden: Iterable[Mapping[str, Ints]]) -> dict[str, Ints]:
     found: dict[str, Ints] = {}
     for each in hidden:
         for path, positions in each.items():
-            found[path] = np.union1d(found[path], positions) if path in found else positions
+            found[path] = united(found[path], positions) if path in found else positions
     return found
 
 
