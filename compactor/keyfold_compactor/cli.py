@@ -97,6 +97,7 @@ def run(
             measuring(options, world.clock, is_once=once, checked=liveness) as observer,
             open_engine(options, world.clock, progress=progress, say=display.say) as executors,
             _replicas(world, options, topics, partitions, observer) as replicate,
+            _directories(world, options, topics, partitions) as keep_directories,
             _tables(world, options, topics) as sync_tables,
         ):
             job = Job(
@@ -110,6 +111,7 @@ def run(
                 check_executor=executors.check_alive,
                 observer=LivenessObserver(display.observed(observer), liveness),
                 replicate=with_liveness(replicate, liveness),
+                keep_directories=with_liveness(keep_directories, liveness),
                 sync_tables=with_liveness(sync_tables, liveness),
             )
             if once:
@@ -203,6 +205,28 @@ def _replicas(
         opener=world.open_location,
     ) as replicate:
         yield replicate
+
+
+@contextlib.contextmanager
+def _directories(
+    world: CliContext, options: CompactOptions, topics: Sequence[str], partitions: Sequence[int]
+) -> Iterator[AfterRunStep]:
+    """Return the function that writes directories of keys after a run; it does nothing if `keys.directory` is unset."""
+    if not options.keeps_directories:
+        yield lambda _: ()
+        return
+    from keyfold_compactor.key_directories import keeping
+
+    random = Random(world.random.getrandbits(64))
+    with keeping(
+        options,
+        frozenset(topics),
+        frozenset(partitions),
+        clock=world.clock,
+        random=random,
+        opener=world.open_location,
+    ) as keep:
+        yield keep
 
 
 @contextlib.contextmanager

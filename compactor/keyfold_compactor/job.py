@@ -106,11 +106,12 @@ class Job:
         check_executor: Callable[[], None] = lambda: None,
         observer: RunObserver | None = None,
         replicate: AfterRunStep = lambda _: (),
+        keep_directories: AfterRunStep = lambda _: (),
         sync_tables: AfterRunStep = lambda _: (),
     ) -> None:
         """Call `check_executor` between runs to check the executor; an error that it raises ends the loop.
 
-        `replicate` and then `sync_tables` are called after a run, and return what they did.
+        `replicate`, `keep_directories` and `sync_tables` are called after a run, and return what they did.
         """
         self._options = options
         self._selection = selection
@@ -122,6 +123,7 @@ class Job:
         self._check_executor = check_executor
         self._observer: RunObserver = observer or NoRunObserver()
         self._replicate = replicate
+        self._keep_directories = keep_directories
         self._sync_tables = sync_tables
         self._backoff = PartitionBackoff(clock, random)
         self._holder = f"{options.name}-{random.getrandbits(32):08x}"
@@ -217,6 +219,7 @@ class Job:
             report = self._clean(run, should_stop)
         self._observer.run_ended(report)
         report.replicas = tuple(self._replicate(should_stop))
+        report.key_directories = tuple(self._keep_directories(should_stop))
         report.tables = tuple(self._sync_tables(should_stop))
         return report
 

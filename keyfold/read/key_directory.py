@@ -36,13 +36,14 @@ class SegmentKeys:
     """The keys of one segment: `hashes` ascend, and `positions` has the place of the record of each.
 
     A place is a position in the segment's bytes without compression. The places of equal hashes ascend. `starts` has
-    the place of each block, and of the end.
+    the place of each block, and of the end. `origin` is the object that says so.
     """
 
     source: BlockSource
     hashes: npt.NDArray[np.uint32]
     positions: npt.NDArray[np.unsignedinteger]
     starts: Ints
+    origin: str
 
     @staticmethod
     def read(store: ObjectStore, place: Place, entry: SegmentEntry) -> SegmentKeys:
@@ -63,7 +64,8 @@ class SegmentKeys:
         joined = np.concatenate(hashes)
         order = np.argsort(joined, kind="stable")
         kind = np.uint32 if start < 2**32 else np.uint64
-        return SegmentKeys(source, joined[order], np.concatenate(positions)[order].astype(kind), np.concatenate(starts))
+        places: npt.NDArray[np.unsignedinteger] = np.concatenate(positions)[order].astype(kind)
+        return SegmentKeys(source, joined[order], places, np.concatenate(starts), place.key(entry.index_name))
 
     @property
     def size_bytes(self) -> int:
@@ -130,9 +132,10 @@ def _places(part: Index, start: int, origin: str) -> tuple[Ints, Ints]:
 def _require_hash(place: Place, keys: SegmentKeys, record: Record, wanted: int) -> None:
     """Raise `Corrupt` if a record of another key has not even its hash: then the index says a wrong place."""
     if record.key is None or int(key_hashes(pa.array([record.key], pa.binary()))[0]) != wanted:
-        origin = place.key(keys.source.entry.index_name)
         with damage_named(place):
-            raise SegmentDamaged(origin, f"has a key at offset {record.offset} that its segment does not have there")
+            raise SegmentDamaged(
+                keys.origin, f"has a key at offset {record.offset} that its segment does not have there"
+            )
 
 
 def matches(

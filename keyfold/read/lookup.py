@@ -7,7 +7,8 @@
 
 A lookup answers from one moment: the version of each partition that `refresh` has found last. The directory
 (`keyfold.read.key_directory`) is made segment by segment, from the newest on, as far as a key is looked for, or at once
-by `load`. If the objects of a version were deleted meanwhile, the lookup goes on with the newest one. It never goes
+by `load`. Where the compactor keeps a directory beside the log (`keyfold.read.stored_directory`), parts of that are
+read instead. If the objects of a version were deleted meanwhile, the lookup goes on with the newest one. It never goes
 back to an older one.
 """
 
@@ -29,11 +30,12 @@ import pyarrow as pa
 
 from keyfold.errors import FirstCopyUnfinished, LogError, LogNotFound, ObjectNotFound
 from keyfold.log.manifest import Manifest, SegmentEntry
-from keyfold.log.names import Place
+from keyfold.log.names import Place, Role, parse_name
 from keyfold.log.record import Record
 from keyfold.read.key_directory import SegmentKeys, matches
 from keyfold.read.key_hash import key_hashes
 from keyfold.read.ordered import newer
+from keyfold.read.stored_directory import DirectoryReplaced, Entries, StoredDirectory
 from keyfold.store.api import ObjectStore
 
 T = TypeVar("T")
@@ -79,6 +81,23 @@ class _Version:
     directories: dict[str, SegmentKeys]
 
 
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """The directory beside a partition's log, if there is one, as of the time when `version` was the newest."""
+
+    version: int
+    directory: StoredDirectory | None
+
+    def covers(self, entry: SegmentEntry) -> bool:
+        """Whether the directory names a segment."""
+        return self.directory is not None and entry.name in self.directory.segments
+
+
+def _is_of_a_pass(entry: SegmentEntry) -> bool:
+    name = parse_name(entry.name)
+    return name is not None and name.role is Role.COMPACTOR
+
+
 class Lookup:
     """Answers by key. Thread-safe. `Log.lookup` opens one."""
 
@@ -95,6 +114,7 @@ class Lookup:
         self._load = load
         self._lock = Lock()
         self._versions: Mapping[int, _Version] = {}
+        self._stored: dict[int, _Stored] = {}
         self.refresh()
 
     @property
@@ -106,7 +126,8 @@ class Lookup:
     def memory_bytes(self) -> int:
         """About the memory that the directory takes now."""
         held = [each for version in self._versions.values() for each in list(version.directories.values())]
-        return sum(each.size_bytes for each in held)
+        stored = [each.directory for each in list(self._stored.values()) if each.directory is not None]
+        return sum(each.size_bytes for each in held) + sum(each.size_bytes for each in stored)
 
     def refresh(self) -> None:
         """Go to the newest version of each partition. Raises `LogRecreated`, and what reading a manifest raises."""
@@ -177,7 +198,13 @@ class Lookup:
         await asyncio.to_thread(self.refresh)
 
     def _load_all(self, pool: ThreadPoolExecutor, version: _Version) -> None:
-        for _ in pool.map(partial(self._keys_of, version), version.manifest.segments):
+        stored = self._stored_of(version)
+        covered = [entry for entry in version.manifest.segments if stored.covers(entry)]
+        if stored.directory is not None:
+            stored.directory.load(covered)
+        for _ in pool.map(
+            partial(self._keys_of, version), [each for each in version.manifest.segments if not stored.covers(each)]
+        ):
             pass
 
     def _numbers(self, partition: int | None) -> list[int]:
@@ -216,11 +243,20 @@ class Lookup:
     ) -> dict[bytes, list[Record]]:
         found: dict[bytes, list[Record]] = {}
         pending = list(range(len(keys)))
+        stored = self._stored_of(version)
+        places: Entries | None = None
         for entry in reversed(version.manifest.segments):
             if not pending:
                 break
+            segment: SegmentKeys | None
+            if stored.directory is None or not stored.covers(entry) or entry.name in version.directories:
+                segment = self._keys_of(version, entry)
+            else:
+                places = stored.directory.find(hashes[pending]) if places is None else places
+                segment = stored.directory.segment_keys(entry, places)
+            if segment is None:
+                continue
             wanted = [keys[at] for at in pending]
-            segment = self._keys_of(version, entry)
             here = matches(self._store, version.place, segment, wanted, hashes[pending], count)
             for at, records in here.items():
                 found.setdefault(wanted[at], []).extend(records)
@@ -233,12 +269,26 @@ class Lookup:
             known = version.directories[entry.name] = SegmentKeys.read(self._store, version.place, entry)
         return known
 
+    def _stored_of(self, version: _Version) -> _Stored:
+        """Return the directory beside the log. It is looked for again when a pass has made segments without one."""
+        number, manifest = version.place.partition, version.manifest
+        known = self._stored.get(number)
+        if known is None or (
+            known.version < manifest.version
+            and any(_is_of_a_pass(each) and not known.covers(each) for each in manifest.segments)
+        ):
+            directory = StoredDirectory.newest(self._store, version.place, manifest.log_id)
+            known = self._stored[number] = _Stored(manifest.version, directory)
+        return known
+
     def _retried(self, number: int, work: Callable[[_Version], T]) -> T:
         """Do work on the current version of a partition, and on a newer one if its objects were deleted."""
         while True:
             version = self._versions[number]
             try:
                 return work(version)
+            except DirectoryReplaced:
+                self._stored.pop(number, None)
             except ObjectNotFound as error:
                 self._advance(number, newer(version.place, lambda: self._load(number), error))
 

@@ -169,6 +169,7 @@ class RunReport:
     log_states: dict[Place, LogState] = field(default_factory=dict)
     uncleanable: frozenset[Place] = frozenset()
     replicas: tuple[AfterRunResult, ...] = ()
+    key_directories: tuple[AfterRunResult, ...] = ()
     tables: tuple[AfterRunResult, ...] = ()
 
     @property
@@ -220,13 +221,18 @@ class RunReport:
 
     @property
     def exit_code(self) -> int:
-        """Return 1 if a partition, a replica or a table failed, else 0."""
-        return 1 if self.failed or any(each.is_failure for each in (*self.replicas, *self.tables)) else 0
+        """Return 1 if a partition, or anything that followed the run, failed, else 0."""
+        return 1 if self.failed or any(each.is_failure for each in self.after) else 0
+
+    @property
+    def after(self) -> tuple[AfterRunResult, ...]:
+        """What followed the run: of replicas, of directories of keys, of tables."""
+        return (*self.replicas, *self.key_directories, *self.tables)
 
     @property
     def is_quiet(self) -> bool:
         """Whether there is nothing to report."""
-        return not self.partitions and not any(each.is_news for each in (*self.replicas, *self.tables))
+        return not self.partitions and not any(each.is_news for each in self.after)
 
     def add_garbage(self, place: Place, garbage: CollectedGarbage, error: str) -> None:
         """Add the objects that were deleted in a partition."""
@@ -262,6 +268,7 @@ class RunReport:
             "partitions_failed": len(self.failed),
             "totals": {name: round(sum(cast("float", d[name]) for d in documents), 3) for name in summed},
             "replicas": [dict(r.document) for r in self.replicas],
+            "key_directories": [dict(each.document) for each in self.key_directories],
             "tables": [dict(each.document) for each in self.tables],
             "partitions": documents,
         }

@@ -33,7 +33,7 @@ _OUTCOMES: Final = (
 
 
 def text_lines(report: RunReport, *, is_verbose: bool = False) -> Iterable[str]:
-    """Yield a line per topic, a line for the whole run, and the results of replicas and tables."""
+    """Yield a line per topic, a line for the whole run, and what followed it: replicas, directories of keys, tables."""
     if is_verbose:
         for part in report.partitions:
             yield from _partition_lines(part)
@@ -45,7 +45,7 @@ def text_lines(report: RunReport, *, is_verbose: bool = False) -> Iterable[str]:
     yield _run_text(report)
     if is_verbose:
         yield from _verbose_lines(report)
-    for each in (*report.replicas, *report.tables):
+    for each in report.after:
         yield from each.lines
 
 

@@ -121,7 +121,7 @@ def test_only_indexes_of_new_segments_are_read(made: MadeLog) -> None:
     lookup = log_of(made).lookup()
     store.reset()
     assert lookup.get(b"k3").value == b"1"
-    assert store.calls.total() == 2, "the index and the block of the newest segment"
+    assert store.calls.total() == 3, "a listing of directories, the index and the block of the newest segment"
     lookup.load()
     assert lookup.memory_bytes > 4 * 8
     store.reset()
