@@ -26,8 +26,8 @@ INDEX = "t/partition=0/_index/00000000000000000000-00000001-s0123456789abcdef.pa
 MANIFEST = "t/partition=0/_manifest.avro"
 FIRST_COPY = "t/partition=0/_first_copy.json"
 NAMES = {
-    "bucket", "compactor", "operator", "reader", "repair", "replica-source", "replica-target", "restore", "sink",
-    "table",
+    "bucket", "compactor", "keys", "operator", "reader", "repair", "replica-source", "replica-target", "restore",
+    "serve", "sink", "table",
 }  # fmt: skip
 
 
@@ -71,6 +71,22 @@ def test_a_compactor_uses_exactly_its_policy(s3: IamS3, stage: Callable[[], Stag
     user = s3.add_user("compactor", *policies(at.bucket, "compactor", topics=TOPIC))
     scenes.compactor(at, "compactor")
     assert_exact(user, at)
+
+
+def test_a_compactor_that_keeps_directories_of_keys_has_a_policy_for_them(
+    s3: IamS3, stage: Callable[[], Stage]
+) -> None:
+    at = stage()
+    user = s3.add_user("compactor", *policies(at.bucket, "compactor", "keys", topics=TOPIC))
+    scenes.directories_kept(at, "compactor")
+    assert_exact(user, at, of=("keys",))
+
+
+def test_the_page_of_sinks_has_a_policy(s3: IamS3, stage: Callable[[], Stage]) -> None:
+    at = stage()
+    user = s3.add_user("server", *policies(at.bucket, "reader", "serve"))
+    scenes.sinks_shown(at, "server")
+    assert_exact(user, at, of=("serve",))
 
 
 def test_a_reader_uses_exactly_its_policy(s3: IamS3, stage: Callable[[], Stage]) -> None:
@@ -248,7 +264,7 @@ def test_deletions_are_limited_to_keyfolds_object_names(name: str, action: str) 
 
 @each("name", by_name(sorted(set(SERVICES) - {"table"})))
 def test_the_key_serves_only_objects_of_the_bucket(name: str) -> None:
-    action = "kms:Decrypt" if name == "reader" else "kms:GenerateDataKey"
+    action = "kms:Decrypt" if name in {"reader", "serve"} else "kms:GenerateDataKey"
     via = {"kms:viaservice": f"s3.{REGION}.amazonaws.com"}
     contexts = {"b": True, f"b/{TOPICS_DIR}/{SEGMENT}": True, "other": False, "b/elsewhere/x": False, "bb": False}
     for named, is_allowed in contexts.items():

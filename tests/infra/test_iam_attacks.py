@@ -40,6 +40,8 @@ IAM_PAGE: Final = Path(__file__).parents[2] / "docs" / "operations" / "iam.md"
 OTHER: Final = Place(TOPICS_DIR, "other", 0)
 EMPTY: Final = Place(TOPICS_DIR, TOPIC, 1)
 STRANGE: Final = PLACE.key("part-c0123456789abcdef.avro")
+DIRECTORY: Final = f"{TOPICS_DIR}/_keys/{TOPIC}/partition=0/{7:020d}-0123456789abcdef.keys"
+NEW_DIRECTORY: Final = DIRECTORY.replace("0123456789abcdef", "fedcba9876543210")
 """An object that another program keeps in a partition's folder."""
 CALLERS_KEY: Final = {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": "0" * 32}
 
@@ -110,6 +112,7 @@ ATTACKS: Final[Mapping[str, Callable[[Attacker], object]]] = {
     # reading
     "read what the sink wrote": lambda a: a.read(a.name()),
     "read what the compactor wrote": lambda a: a.read(a.name(role=Role.COMPACTOR)),
+    "read a directory of keys": lambda a: a.read(DIRECTORY),
     "read a schema": lambda a: a.read(f"{TOPICS_DIR}/_schemas/1.avsc"),
     "read another topic": lambda a: a.read(a.name(OTHER)),
     "read outside the folder": lambda a: a.read(f"elsewhere/{PLACE.manifest_key}"),
@@ -122,6 +125,7 @@ ATTACKS: Final[Mapping[str, Callable[[Attacker], object]]] = {
     "delete another program's object": lambda a: a.delete(STRANGE),
     "delete a registration": lambda a: a.delete(f"{TOPICS_DIR}/_replicas/old.json"),
     "delete a file of a table": lambda a: a.delete(f"{TABLES_DIR}/users/metadata/v1.metadata.json"),
+    "delete a directory of keys": lambda a: a.delete(DIRECTORY),
     "delete a journal": lambda a: a.delete(f"{TOPICS_DIR}/_restores/{TOPIC}/{TOPIC}@id/plan.json"),
     "delete a version": lambda a: a.delete_version(PLACE.manifest_key),
     "suspend versioning": lambda a: a.client.put_bucket_versioning(
@@ -152,6 +156,7 @@ ATTACKS: Final[Mapping[str, Callable[[Attacker], object]]] = {
     "create a manifest": lambda a: a.create(EMPTY.manifest_key),
     "create a schema": lambda a: a.create(f"{TOPICS_DIR}/_schemas/2.avsc"),
     "announce a window": lambda a: a.create(f"{TOPICS_DIR}/_restores/{TOPIC}/{TOPIC}@id/partition=0/0000000001.window"),
+    "create a directory of keys": lambda a: a.create(NEW_DIRECTORY),
     "create a file of a table": lambda a: a.create(f"{TABLES_DIR}/users/data/1.parquet"),
     "write outside the folder": lambda a: a.create(f"elsewhere/{a.name()}"),
 }
@@ -166,9 +171,10 @@ class Service:
 
 
 _READS_RECORDS: Final = {"read what the sink wrote", "read what the compactor wrote"}
-_READS: Final = _READS_RECORDS | {"read a schema"}
-_AT_THE_SOURCE: Final = _READS | {"replace a manifest", "speak for a replicator"}
-_AT_THE_REPLICA: Final = _READS | {
+_READS_WRITERS: Final = _READS_RECORDS | {"read a schema"}
+_READS: Final = _READS_WRITERS | {"read a directory of keys"}
+_AT_THE_SOURCE: Final = _READS_WRITERS | {"replace a manifest", "speak for a replicator"}
+_AT_THE_REPLICA: Final = _READS_WRITERS | {
     "delete a segment", "delete an index", "replace a manifest", "create a manifest", "create a schema",
     "add a segment of the sink", "add a segment of the compactor",
 }  # fmt: skip
@@ -189,6 +195,11 @@ CAN: Final[Mapping[str, Service]] = {
             | {"replace a manifest", "delete a segment", "delete an index", "add a segment of the compactor"}
         ),
     ),
+    "keys": Service(
+        ("keys",),
+        frozenset({"read a directory of keys", "create a directory of keys", "delete a directory of keys"}),
+    ),
+    "server": Service(("reader", "serve"), frozenset(_READS)),
     "replicator at the source": Service(("replica-source",), frozenset(_AT_THE_SOURCE)),
     "replicator at the replica": Service(("replica-target",), frozenset(_AT_THE_REPLICA)),
     "reader": Service(("reader",), frozenset(_READS)),

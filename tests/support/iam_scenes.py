@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 from io import BytesIO, TextIOWrapper
 from random import Random
 from threading import Event
@@ -18,11 +19,15 @@ from keyfold.cli.app import run
 from keyfold.cli.context import CliContext
 from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.log.names import FIRST_COPY_NAME, Place, Role, new_name
+from keyfold.log.objects import PART_BYTES, ObjectStream
 from keyfold.log.record import Record
 from keyfold.log.replica_first_copy import FirstCopy
 from keyfold.read.log import Log
+from keyfold.read.stored_directory import SUFFIX, directories
+from keyfold.read.stored_directory import folder as directories_folder
 from keyfold.restore.run import Restore, RestoreRequest
 from keyfold.runtime.clock import ManualClock, SystemClock
+from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.api import MIN_PART_BYTES, Create, ObjectStore, StoreLocation
 from keyfold.store.location import parse_url
 from keyfold.store.pacing import Pacer
@@ -30,6 +35,7 @@ from keyfold.store.probe import probe
 from keyfold.store.s3 import S3Location, S3Store
 from keyfold_compactor.execute.local import LocalExecutor
 from keyfold_compactor.job import Job, RunSelection
+from keyfold_compactor.key_directories import keeping
 from keyfold_compactor.options import CompactOptions
 from keyfold_demo.faults import DROP, Fault
 from keyfold_sink.status import RunState, TaskStatus, WorkerStatus
@@ -43,6 +49,7 @@ from tests.support.iam import Policy
 from tests.support.iam_recorder import KEY_ARN, IamS3
 from tests.support.logs import MadeLog, record, records
 from tests.support.moto import REGION
+from tests.support.served import served
 from tests.support.sink_rig import T0, rigs
 from tests.support.sink_world import FakeCluster
 
@@ -212,6 +219,41 @@ def compactor(stage: Stage, user: str) -> None:
         one.once()
 
 
+def directories_kept(stage: Stage, user: str) -> None:
+    """Directories of keys: the first, its successor, and large ones, which are sent in parts or given up."""
+    made = stage.made_log()
+    store, clock = stage.store(user), SystemClock()
+    for start in (0, 2):
+        made.append(records("a=1 b=2", start))
+        _keep_directory(stage, user)
+    assert len(directories(store, PLACE)) == 1
+    for number, end in enumerate((ObjectStream.finish, ObjectStream.abandon)):
+        key = f"{directories_folder(PLACE)}{0:020d}-{number:016x}{SUFFIX}"
+        stream = ObjectStream(store, key, RetryPolicy(clock, Random(1)))
+        stream.write([bytes(2 * PART_BYTES)])
+        end(stream)
+
+
+def _keep_directory(stage: Stage, user: str) -> None:
+    """Write the directory of the log's newest version."""
+    config = {"s3.bucket.name": stage.bucket, "topics.dir": TOPICS_DIR, "topics": TOPIC, "keys.directory": "true"}
+    opener = partial(_opened, stage, user)
+    with keeping(CompactOptions.parse(config), clock=SystemClock(), random=Random(1), opener=opener) as keep:
+        (done,) = keep(lambda: False)
+    assert not done.is_failure, done.lines
+
+
+def _opened(stage: Stage, user: str, _location: StoreLocation, _pacer: Pacer | None) -> S3Store:
+    return stage.store(user)
+
+
+def sinks_shown(stage: Stage, user: str) -> None:
+    """The page of sinks: a sink's state, and a status of a worker."""
+    root = stage.store(ROOT)
+    root.put(f"{TOPICS_DIR}/_sinks/{SINK}/workers/one.json", b"{}", Create())
+    assert served(stage.store(user)).get("/ui/sinks").status_code == 200
+
+
 def _orphans(stage: Stage, made: MadeLog) -> None:
     """What dead processes leave: objects and uploads of epochs that were claimed since."""
     store, random = stage.store(ROOT), Random(4)
@@ -371,6 +413,8 @@ def reader(stage: Stage, user: str) -> None:
     keyfold("log", "cat", url, TOPIC, "--from-timestamp", "2000")
     keyfold("log", "cat", url, TOPIC, "--latest", "--value-format", "json", code=None)
     keyfold("log", "files", url, TOPIC)
+    _keep_directory(stage, ROOT)
+    keyfold("log", "get", url, TOPIC, "d")
     keyfold("log", "verify", url, TOPIC)
     keyfold("log", "describe", url, "nothing", code=1)
     marker = FirstCopy("dr", "s3://source/topics", "a-log", 1, 1, 1000)
