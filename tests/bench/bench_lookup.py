@@ -2,6 +2,7 @@
 
     directory   indexes of all segments read: seconds, CPU and memory per million records
     cold        a new process asks for one key: from the newest segment on, until the key is found
+    kept        the same with a directory of keys beside the log, as the compactor keeps it
     warm        the directory is in memory: one request for a key that is there, none for one that is not
     selection   `Log.batches(where=Selection(keys=...))`, which reads every index
     scan        the latest state of the whole log
@@ -26,10 +27,13 @@ import click
 from starlette.testclient import TestClient
 
 from keyfold.log.names import Place
+from keyfold.log.partition_log import PartitionLog
 from keyfold.log.record import CREATE_TIME, Record
 from keyfold.read.log import Log
 from keyfold.read.selection import Selection
+from keyfold.read.stored_directory import Written, write
 from keyfold.runtime.clock import SystemClock
+from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.api import ObjectStore
 from keyfold.store.wrappers.counting import CountedStore
 from tests.support.logs import MadeLog
@@ -101,6 +105,12 @@ def main(quick: bool) -> None:
         row("warm, history", store, times // 10, lambda: lookup.history(key_of(random, count)))
         row("refresh", store, times // 10, lookup.refresh)
         row("cold, a key", store, times // 10, lambda: log.lookup().get(key_of(random, count)))
+        begun, cpu_s = time.perf_counter(), time.process_time()
+        kept = _kept(opened)
+        wall_s, cpu_s = time.perf_counter() - begun, time.process_time() - cpu_s
+        print(f"    kept directory: {kept.size_bytes / count:.1f} bytes a record, {wall_s:.2f} s, {cpu_s:.2f} s of CPU")
+        row("kept, a key", store, times // 10, lambda: log.lookup().get(key_of(random, count)))
+        row("kept, an absent key", store, times // 10, lambda: log.lookup().get(b"nosuch-%d" % random.getrandbits(40)))
         row("selection of a key", store, 3, lambda: list(log.batches(0, where=_only(key_of(random, count)))))
         row("scan of latest state", store, 1, lambda: sum(batch.num_rows for batch in log.latest_batches(0)))
         client = served(store)
@@ -115,6 +125,13 @@ def main(quick: bool) -> None:
             row(f"page {path}"[:22], store, 3, partial(_page, client, path))
             print(f"    of {wide:,} partitions: {len(client.get(path).content):,} bytes of HTML")
         opened.close()
+
+
+def _kept(store: ObjectStore) -> Written:
+    """Write the directory of keys of the log."""
+    clock, place = SystemClock(), Place("topics", "users", 0)
+    manifest = PartitionLog(store, place, clock=clock, random=Random(1)).load().manifest
+    return write(store, place, manifest, None, retries=RetryPolicy(clock, Random(1)), random=Random(1))
 
 
 def _asked(client: TestClient, key: bytes) -> None:

@@ -21,4 +21,5 @@ def test_a_hundred_thousand_answers_are_right(local_s3: LocalS3Process, bucket: 
     seen = storm(local_s3.location(bucket), lookups=100_000, seed=SEED)
     print(f"\n{dict(seen)}")
     assert {"present", "deleted", "absent", "purged", "long"} <= set(seen), seen
+    assert seen["directories"] > 50, "directories of keys were not kept"
     assert seen["too late for an object"], "no object was ever deleted under a lookup"

@@ -3,29 +3,37 @@
     storm(location, lookups=2000, seed=1)
 
 Keys are present, superseded, deleted, absent and long. Answers never go back to an older version or record. Objects of
-replaced versions are deleted all the time. Half of the lookups are at the replica, which is behind the log.
+replaced versions are deleted all the time. Half of the lookups are at the replica, which is behind the log. Directories
+of keys are kept beside both, and deleted now and then. One lookup in fifty is a new one, which knows nothing yet.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 from keyfold.log.record import Record
 from keyfold.read.log import Log
 from keyfold.read.lookup import Found, Lookup
 from keyfold.runtime.clock import SystemClock
+from keyfold.store.api import ObjectStore, StoreLocation
+from keyfold.store.pacing import Pacer
 from keyfold.store.s3 import S3Location
+from keyfold_compactor.key_directories import keeping
+from keyfold_compactor.options import CompactOptions
 from keyfold_replicator.rounds.runner import RUNNER_TIMINGS, Runner
 from tests.support.reader_proof import History
-from tests.support.readers_world import TOPIC, Cleaner, Loop, Pace, Tally, World, Writer
+from tests.support.readers_world import TOPIC, TOPICS_DIR, Cleaner, Loop, Pace, Tally, World, Writer
 from tests.support.replica_rounds import SETTINGS, FixedDocuments, pair
 
 LONG = b"long-" + bytes(100_000)
 KEYS = 300
+REPLICA_DIR = "far/logs"
 
 
 class LongKeyWriter(Writer):
@@ -100,12 +108,18 @@ def storm(location: S3Location, *, lookups: int, seed: int) -> Counter[str]:
         writer.turn()
         replicate, replica = _replica(world, seed, exits)
         replicate()
-        asked = [(log.lookup(), Judge(world)) for log in (exits.enter_context(world.opened()), replica)]
-        for turn in (writer.turn, cleaner.turn, replicate):
+        asked = [(log.lookup(), Judge(world), log) for log in (exits.enter_context(world.opened()), replica)]
+        kept: Counter[str] = Counter()
+        keep = _keeper(world, [TOPICS_DIR, REPLICA_DIR], seed, exits, kept)
+        for turn in (writer.turn, cleaner.turn, replicate, keep):
             exits.callback(Loop(turn, tally).end)
-        while sum(judge.answers for _, judge in asked) < lookups:
+        while sum(judge.answers for _, judge, _ in asked) < lookups:
             assert not tally.errors, tally.errors[0]
-            lookup, judge = random.choice(asked)
+            side = random.randrange(2)
+            lookup, judge, log = asked[side]
+            if random.random() < 0.02:
+                lookup = log.lookup()
+                asked[side] = lookup, judge, log
             if random.random() < 0.3:
                 lookup.refresh()
             keys = _keys(random)
@@ -113,9 +127,9 @@ def storm(location: S3Location, *, lookups: int, seed: int) -> Counter[str]:
                 for key, found in _answers(lookup, keys, number, random).items():
                     judge.check(number, key, found)
     assert not tally.errors, tally.errors[0]
-    (_, of_log), (_, of_replica) = asked
+    (_, of_log, _), (_, of_replica, _) = asked
     late = {"too late for an object": len(world.gone), "at the replica": of_replica.answers}
-    return of_log.seen + of_replica.seen + Counter(late)
+    return of_log.seen + of_replica.seen + Counter(late) + kept
 
 
 def _replica(world: World, seed: int, exits: ExitStack) -> tuple[Callable[[], None], Log]:
@@ -143,6 +157,36 @@ def _replica(world: World, seed: int, exits: ExitStack) -> tuple[Callable[[], No
         assert not done.failed, done.states
 
     return replicate, Log(replica, made.replica.topics_dir, TOPIC)
+
+
+def _keeper(
+    world: World, folders: Sequence[str], seed: int, exits: ExitStack, kept: Counter[str]
+) -> Callable[[], None]:
+    """Return one turn of keeping directories of keys below these folders, which now and then deletes them instead."""
+    store, random = world.location.open(), Random(seed)
+    exits.callback(store.close)
+    steps = []
+    for folder in folders:
+        config = {"s3.bucket.name": world.location.bucket, "topics.dir": folder, "keys.directory": "true"}
+        options = CompactOptions.parse(config)
+        opener = partial(_opened, world)
+        steps.append(exits.enter_context(keeping(options, clock=SystemClock(), random=random, opener=opener)))
+
+    def keep() -> None:
+        for folder, step in zip(folders, steps, strict=True):
+            if random.random() < 0.1:
+                for info in list(store.list(f"{folder}/_keys/")):
+                    store.delete(info.key)
+            for done in step(lambda: False):
+                assert not done.is_failure, done.lines
+                kept["directories"] += 1
+        time.sleep(0.2)
+
+    return keep
+
+
+def _opened(world: World, _location: StoreLocation, _pacer: Pacer | None) -> ObjectStore:
+    return world.location.open()
 
 
 def _keys(random: Random) -> list[bytes]:
