@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from keyfold.errors import KeyfoldError
 from keyfold.log.arrow_numbers import Ints
 from keyfold.log.avro import SegmentDamaged
 from keyfold.log.codec import open_codec
@@ -138,6 +139,29 @@ def _require_hash(place: Place, keys: SegmentKeys, record: Record, wanted: int) 
             )
 
 
+class RecordsTooLarge(KeyfoldError):
+    """The records that were asked for have more bytes than the caller allows."""
+
+
+@dataclass(slots=True)
+class ByteLimit:
+    """How many more bytes of records a caller takes; None: any number. One record is always taken."""
+
+    left_bytes: int | None = None
+    taken: int = 0
+
+    def take(self, record: Record) -> None:
+        """Count a record. Raises `RecordsTooLarge`."""
+        self.taken += 1
+        if self.left_bytes is None:
+            return
+        self.left_bytes -= len(record.key or b"") + len(record.value or b"")
+        if self.left_bytes < 0 and self.taken > 1:
+            raise RecordsTooLarge(
+                "the records that were asked for have more bytes than an answer may", hint="ask for fewer at once"
+            )
+
+
 def matches(
     store: ObjectStore,
     place: Place,
@@ -145,10 +169,11 @@ def matches(
     wanted: Sequence[bytes],
     hashes: npt.NDArray[np.int64],
     count: int = 1,
+    limit: ByteLimit | None = None,
 ) -> dict[int, list[Record]]:
     """Return the last `count` records of each key in a segment, from the newest on, by the number of the key.
 
-    Raises `Corrupt`, and `ObjectNotFound` if the segment was deleted.
+    Raises `Corrupt`, `RecordsTooLarge`, and `ObjectNotFound` if the segment was deleted.
     """
     found: dict[int, list[Record]] = {}
     places = keys.candidates(hashes)
@@ -157,6 +182,8 @@ def matches(
         due = {number: at[: count - len(found.get(number, ()))] for number, at in places.items()}
         for number, record in keys.records(store, place, due):
             if record.key == wanted[number]:
+                if limit is not None:
+                    limit.take(record)
                 found.setdefault(number, []).append(record)
             else:
                 _require_hash(place, keys, record, int(hashes[number]))

@@ -32,7 +32,7 @@ from keyfold.errors import FirstCopyUnfinished, LogError, LogNotFound, ObjectNot
 from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.names import Place, Role, parse_name
 from keyfold.log.record import Record
-from keyfold.read.key_directory import SegmentKeys, matches
+from keyfold.read.key_directory import ByteLimit, SegmentKeys, matches
 from keyfold.read.key_hash import key_hashes
 from keyfold.read.ordered import newer
 from keyfold.read.stored_directory import DirectoryReplaced, Entries, StoredDirectory
@@ -93,6 +93,13 @@ class _Stored:
         return self.directory is not None and entry.name in self.directory.segments
 
 
+def _left(max_bytes: int | None, records: Mapping[bytes, Sequence[Record]]) -> int | None:
+    """Return how many bytes may still be found, after these records of one partition."""
+    if max_bytes is None:
+        return None
+    return max_bytes - sum(len(key) + len(each.value or b"") for key, found in records.items() for each in found)
+
+
 def _is_of_a_pass(entry: SegmentEntry) -> bool:
     name = parse_name(entry.name)
     return name is not None and name.role is Role.COMPACTOR
@@ -151,13 +158,19 @@ class Lookup:
         """
         return self.get_many([key], partition)[key]
 
-    def get_many(self, keys: Sequence[bytes], partition: int | None = None) -> dict[bytes, Found]:
-        """Return the last record of each key; a block that has several of them is fetched once. Raises as `get`."""
+    def get_many(
+        self, keys: Sequence[bytes], partition: int | None = None, *, max_bytes: int | None = None
+    ) -> dict[bytes, Found]:
+        """Return the last record of each key; a block that has several of them is fetched once.
+
+        Raises as `get`, and `RecordsTooLarge` if more than one record and more than `max_bytes` were found.
+        """
         wanted = list(dict.fromkeys(keys))
         seen: dict[int, Manifest] = {}
         found: dict[bytes, list[tuple[int, Record]]] = {key: [] for key in wanted}
         for number in self._numbers(partition):
-            version, records = self._find(number, wanted, 1)
+            version, records = self._find(number, wanted, 1, max_bytes)
+            max_bytes = _left(max_bytes, records)
             seen[number] = version.manifest
             for key, (record, *_) in records.items():
                 found[key].append((number, record))
@@ -165,19 +178,24 @@ class Lookup:
         return {key: self._found(key, each, seen, next_offsets) for key, each in found.items()}
 
     def history(
-        self, key: bytes, partition: int | None = None, *, limit: int | None = None
+        self,
+        key: bytes,
+        partition: int | None = None,
+        *,
+        limit: int | None = None,
+        max_bytes: int | None = None,
     ) -> list[tuple[int, Record]]:
         """Return every record of a key that the log still has, with its partition, in order of offsets.
 
-        `limit` is the most for each partition; the newest are returned. Raises as `get`, but a key may be in several
-        partitions.
+        `limit` is the most for each partition; the newest are returned. Raises as `get_many`, but a key may be in
+        several partitions.
         """
-        count = sys.maxsize if limit is None else limit
-        return [
-            (number, record)
-            for number in self._numbers(partition)
-            for record in reversed(self._find(number, [key], count)[1].get(key, []))
-        ]
+        count, found = sys.maxsize if limit is None else limit, list[tuple[int, Record]]()
+        for number in self._numbers(partition):
+            _, records = self._find(number, [key], count, max_bytes)
+            max_bytes = _left(max_bytes, records)
+            found += [(number, record) for record in reversed(records.get(key, []))]
+        return found
 
     async def aget(self, key: bytes, partition: int | None = None) -> Found:
         """See `get`; it runs in a thread."""
@@ -233,13 +251,17 @@ class Lookup:
             return Found(key, None, None, next_offsets)
         return Found(key, record, number, next_offsets, seen[number].log_id, seen[number].version)
 
-    def _find(self, number: int, keys: Sequence[bytes], count: int) -> tuple[_Version, dict[bytes, list[Record]]]:
+    def _find(
+        self, number: int, keys: Sequence[bytes], count: int, max_bytes: int | None = None
+    ) -> tuple[_Version, dict[bytes, list[Record]]]:
         """Return the last `count` records of each key, the newest first."""
         hashes = key_hashes(pa.array(keys, pa.binary()))
-        return self._retried(number, lambda version: (version, self._search(version, keys, hashes, count)))
+        return self._retried(
+            number, lambda version: (version, self._search(version, keys, hashes, count, ByteLimit(max_bytes)))
+        )
 
     def _search(
-        self, version: _Version, keys: Sequence[bytes], hashes: npt.NDArray[np.int64], count: int
+        self, version: _Version, keys: Sequence[bytes], hashes: npt.NDArray[np.int64], count: int, limit: ByteLimit
     ) -> dict[bytes, list[Record]]:
         found: dict[bytes, list[Record]] = {}
         pending = list(range(len(keys)))
@@ -257,7 +279,7 @@ class Lookup:
             if segment is None:
                 continue
             wanted = [keys[at] for at in pending]
-            here = matches(self._store, version.place, segment, wanted, hashes[pending], count)
+            here = matches(self._store, version.place, segment, wanted, hashes[pending], count, limit)
             for at, records in here.items():
                 found.setdefault(wanted[at], []).extend(records)
             pending = [at for at in pending if len(found.get(keys[at], ())) < count]

@@ -51,7 +51,7 @@ FORMAT: Final = 1
 SUFFIX: Final = ".keys"
 
 _TAIL: Final = Struct("<II8s")
-_FIRST_READ_BYTES: Final = 128 * 1024
+_FIRST_READ_BYTES: Final = 32 * 1024
 _CHUNK_ENTRIES: Final = 4096
 _ENTRY_BYTES: Final = 14
 _SEGMENTS_MAX: Final = 1 << 16

@@ -15,6 +15,7 @@ from keyfold.formats.errors import RecordFormatMismatch
 from keyfold.http_server import errors
 from keyfold.http_server.guard import Guard
 from keyfold.http_server.protocol import ServerLimits
+from keyfold.read.key_directory import RecordsTooLarge
 from keyfold.read.lookup import KeyInSeveralPartitions
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.listeners import SettingNames
@@ -36,6 +37,7 @@ _STATUSES: Final[dict[type[KeyfoldError], HTTPStatus]] = {
     LogNotFound: HTTPStatus.NOT_FOUND,
     KeyInSeveralPartitions: HTTPStatus.CONFLICT,
     RecordFormatMismatch: HTTPStatus.UNPROCESSABLE_ENTITY,
+    RecordsTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
 }
 _SAFE: Final = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"same-origin"))
 

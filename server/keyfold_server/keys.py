@@ -12,6 +12,8 @@ import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
+from itertools import groupby
+from operator import itemgetter
 from typing import Annotated, Final
 from urllib.parse import unquote, unquote_to_bytes
 
@@ -30,6 +32,8 @@ from keyfold_server.lookups import TopicLookups
 
 KEYS_MAX: Final = 1000
 HISTORY_MAX: Final = 10_000
+ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Keys and values of an answer, unless it has one record only. Each of the server's threads may hold so much."""
 _ETAGS_CHARACTERS_MAX: Final = 4096
 _FORMATS: Final = "^(" + "|".join(FORMAT_NAMES) + ")$"
 
@@ -105,7 +109,7 @@ def get_key(
     if record is None or record.value is None:
         return _no_value(name, found)
     headers = _headers(found, record)
-    if headers["ETag"] in _etags(request.headers.get("if-none-match", "")):
+    if not {headers["ETag"], "*"}.isdisjoint(_etags(request.headers.get("if-none-match", ""))):
         return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
     if "application/json" in request.headers.get("accept", ""):
         document = behind.printer(name, key_format, value_format).json(found.partition or 0, record)
@@ -119,16 +123,22 @@ def get_history(
     topic: str,
     key: str,
     partition: Partition = None,
+    limit: Annotated[int, Query(ge=1, le=HISTORY_MAX, description="The most of each partition.")] = HISTORY_MAX,
     key_format: KeyFormat = None,
     value_format: ValueFormat = None,
 ) -> Response:
     """Return every record of a key that the log still has, by partition and offset; of very many the newest."""
     name, data = unquote(topic), unquote_to_bytes(key)
-    records = behind.lookups.ask(name, lambda lookup: lookup.history(data, partition, limit=HISTORY_MAX + 1))
+    records = behind.lookups.ask(
+        name, lambda lookup: lookup.history(data, partition, limit=limit + 1, max_bytes=ANSWER_BYTES_MAX)
+    )
     printer = behind.printer(name, key_format, value_format)
-    shown = [printer.json(number, record) for number, record in records[-HISTORY_MAX:]]
-    has_more = "true" if len(records) > HISTORY_MAX else "false"
-    body = f'{{"records":[{",".join(shown)}],"has_older":{has_more}}}'
+    shown, has_older = list[str](), "false"
+    for number, group in groupby(records, key=itemgetter(0)):
+        newest = [record for _, record in group]
+        has_older = "true" if len(newest) > limit else has_older
+        shown += [printer.json(number, record) for record in newest[-limit:]]
+    body = f'{{"records":[{",".join(shown)}],"has_older":{has_older}}}'
     return Response(body, media_type="application/json", headers=_NO_CACHE)
 
 
@@ -139,7 +149,9 @@ def get_keys(
     """Return the last records of many keys. A key without a record, and a deleted one, is left out."""
     name = unquote(topic)
     wanted = [_key_bytes(each) for each in asked.keys]
-    found = behind.lookups.ask(name, lambda lookup: lookup.get_many(wanted, asked.partition))
+    found = behind.lookups.ask(
+        name, lambda lookup: lookup.get_many(wanted, asked.partition, max_bytes=ANSWER_BYTES_MAX)
+    )
     printer = behind.printer(name, key_format, value_format)
     shown = [
         printer.json(each.partition, each.record)
@@ -180,7 +192,7 @@ def _headers(found: Found, record: Record) -> dict[str, str]:
 
 
 def _etags(if_none_match: str) -> frozenset[str]:
-    """Return the ETags of `If-None-Match`; a weak one counts as the same (RFC 9110, 13.1.2)."""
+    """Return the ETags of `If-None-Match`, or `*`; a weak one counts as the same (RFC 9110, 13.1.2)."""
     given = if_none_match[:_ETAGS_CHARACTERS_MAX].split(",")
     return frozenset(each.strip().removeprefix("W/") for each in given)
 

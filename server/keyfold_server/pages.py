@@ -17,7 +17,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from http import HTTPStatus
 from itertools import islice
 from typing import Annotated, Any, Final, TypeVar
@@ -40,6 +40,7 @@ from keyfold.http_server.errors import LOGGER
 from keyfold.log import catalog
 from keyfold.log.names import Place
 from keyfold.log.record import Record
+from keyfold.read.key_directory import RecordsTooLarge
 from keyfold.read.latest import count_superseded
 from keyfold.read.log import Log
 from keyfold.read.lookup import Lookup
@@ -47,7 +48,7 @@ from keyfold.runtime.clock import Clock
 from keyfold.runtime.text import time_text
 from keyfold.store.documents import DOCUMENT_BYTES_MAX, decode_document
 from keyfold_server.figures import PartitionFigures, ReportedWorker, pass_rows, sink_rows, topic_rows, worker_text
-from keyfold_server.keys import Behind, Partition, ServerBackend
+from keyfold_server.keys import ANSWER_BYTES_MAX, Behind, Partition, ServerBackend
 
 F = TypeVar("F", bound=Callable[..., Response])
 T = TypeVar("T")
@@ -181,22 +182,26 @@ def partition(behind: Behind, request: Request, topic: str, partition: int, *, e
 @_with_error_page
 def key(behind: Behind, topic: str, key: str = "", partition: Partition = None, value_format: Format = "") -> Response:
     """Show every record of a key that the log still has."""
-    name = unquote(topic)
-
-    def history(lookup: Lookup) -> tuple[list[tuple[int, Record]], dict[int, int]]:
-        found = [
-            each
-            for data in sorted(exact_keys(key))
-            for each in lookup.history(data, partition, limit=HISTORY_A_PAGE + 1)
-        ]
-        return found, lookup.next_offsets
-
-    found, ends = behind.lookups.ask(name, history)
-    rows = list(_rows(behind, name, found[-HISTORY_A_PAGE:], value_format))
+    name, keys = unquote(topic), sorted(exact_keys(key))
+    limit = HISTORY_A_PAGE
+    while True:  # large records are shown in smaller numbers
+        try:
+            found, ends = behind.lookups.ask(name, partial(_history, keys, partition, limit + 1))
+            break
+        except RecordsTooLarge:
+            limit //= 2
+    rows = list(_rows(behind, name, found[-max(1, limit) :], value_format))
     return _page(
         "key.html", title=f"{key} in {name}", topic=name, key=key, rows=rows, has_older=len(found) > len(rows),
         ends=sorted(ends.items()), value_format=value_format, partition=partition,
     )  # fmt: skip
+
+
+def _history(
+    keys: Sequence[bytes], partition: int | None, limit: int, lookup: Lookup
+) -> tuple[list[tuple[int, Record]], dict[int, int]]:
+    found = [each for key in keys for each in lookup.history(key, partition, limit=limit, max_bytes=ANSWER_BYTES_MAX)]
+    return found, lookup.next_offsets
 
 
 @router.get("/ui/topics/{topic}/records")
@@ -215,9 +220,14 @@ def records(
     start = max(offset, manifest.log_start_offset)
     found: list[Record] = []
     if start < manifest.next_offset:
-        found = list(islice(log.read(partition, from_offset=start), RECORDS_A_PAGE))
+        size_bytes = 0
+        for record in islice(log.read(partition, from_offset=start), RECORDS_A_PAGE):
+            found.append(record)
+            size_bytes += len(record.value or b"")
+            if size_bytes > ANSWER_BYTES_MAX:
+                break
     rows = list(_rows(behind, name, [(partition, record) for record in found], value_format))
-    after = found[-1].offset + 1 if len(found) == RECORDS_A_PAGE else None
+    after = found[-1].offset + 1 if found and found[-1].offset + 1 < manifest.next_offset else None
     return _page(
         "records.html", title=f"{name}-{partition} from offset {offset:,}", topic=name, partition=partition,
         offset=offset, rows=rows, after=after, manifest=manifest, value_format=value_format,

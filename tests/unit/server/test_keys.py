@@ -12,6 +12,7 @@ import pytest
 from keyfold.log.names import Place
 from keyfold.log.record import CREATE_TIME, Record
 from keyfold.store.memory import MemoryStore
+from keyfold_server.keys import ANSWER_BYTES_MAX
 from tests.support.logs import MadeLog, record, records
 from tests.support.served import served
 
@@ -82,6 +83,44 @@ def test_history_has_every_record(made: MadeLog) -> None:
     found = served(made.store).get(f"{USERS}/a/history").json()
     assert ([each["value"] for each in found["records"]], found["has_older"]) == (["1", None, "3"], False)
     assert served(made.store).get(f"{USERS}/nosuch/history").json() == {"records": [], "has_older": False}
+
+
+def test_a_history_can_be_limited(made: MadeLog) -> None:
+    made.append(records("a=1 b=2 a=3 a=4"))
+    MadeLog(store=made.store, place=Place("topics", "users", 1), clock=made.clock).append(records("a=5 a=6"))
+    client = served(made.store)
+    for limit, values, has_older in ((1, ["4", "6"], True), (2, ["3", "4", "5", "6"], True)):
+        found = client.get(f"{USERS}/a/history?limit={limit}").json()
+        assert ([each["value"] for each in found["records"]], found["has_older"]) == (values, has_older)
+    assert client.get(f"{USERS}/a/history?limit=3").json()["has_older"] is False
+    for wrong in ("0", "10001", "x"):
+        assert client.get(f"{USERS}/a/history?limit={wrong}").status_code == 400
+
+
+def test_an_answer_is_bounded_but_for_one_record(made: MadeLog) -> None:
+    large = "x" * (ANSWER_BYTES_MAX // 2 + 1)
+    made.append([record(0, "a", large), record(1, "a", large), record(2, "b", large * 2)])
+    client = served(made.store)
+    answers = [
+        client.get(f"{USERS}/a/history"),
+        client.post(USERS, json={"keys": ["a", "b"]}),
+        client.get(f"{USERS}/b"),
+        client.post(USERS, json={"keys": ["b"]}),
+        client.get(f"{USERS}/a/history?limit=1&partition=0"),
+    ]
+    assert [each.status_code for each in answers] == [413, 413, 200, 200, 413]
+    assert "ask for fewer at once" in answers[0].json()["message"]
+    assert client.get("/ui/topics/users/key?key=a").status_code == 200
+    page = client.get("/ui/topics/users/records")
+    assert page.text.count("<tr>") < 5
+    assert "offset=2" in page.text
+
+
+def test_an_asterisk_stands_for_any_record(made: MadeLog) -> None:
+    made.append(records("a=1"))
+    client = served(made.store)
+    assert client.get(f"{USERS}/a", headers={"If-None-Match": "*"}).status_code == 304
+    assert client.get(f"{USERS}/x", headers={"If-None-Match": "*"}).status_code == 404
 
 
 def test_many_keys_in_one_request(made: MadeLog) -> None:
