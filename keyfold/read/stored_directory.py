@@ -36,7 +36,8 @@ from isal.isal_zlib import crc32
 
 from keyfold.errors import Corrupt, ObjectNotFound, StoreError
 from keyfold.log.arrow_numbers import Ints
-from keyfold.log.codec import DecompressionFailed, open_codec
+from keyfold.log.avro import SYNC_BYTES
+from keyfold.log.codec import CODECS, DecompressionFailed, open_codec
 from keyfold.log.index import BlockTable
 from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.names import Place, topic_folder
@@ -62,6 +63,7 @@ _READ_BYTES: Final = 8 * 1024 * 1024
 _GAP_BYTES: Final = 256 * 1024
 _BITS_MAX: Final = 20
 _TRIES: Final = 5
+_CHUNK_BYTES_MAX: Final = 1 << 40
 _HASH_BITS: Final = 32
 
 ROUND_RECORDS: Final = 8_000_000
@@ -285,7 +287,7 @@ def _opened(store: ObjectStore, place: Place, info: ObjectInfo, log_id: str) -> 
         raise damaged(place, info.key, "has a footer with another CRC-32 than it says")
     try:
         return _parsed(store, place, info.key, json.loads(data), log_id)
-    except (ValueError, KeyError, TypeError, DecompressionFailed) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, DecompressionFailed) as error:
         raise damaged(place, info.key, f"has a footer that cannot be read: {error!r}") from error
 
 
@@ -294,25 +296,27 @@ def _parsed(store: ObjectStore, place: Place, key: str, footer: Any, log_id: str
         raise ValueError(f"format {footer['format']}")
     if footer["log_id"] != log_id:
         return None
-    packed, bits = base64.b64decode(footer["chunks"], validate=True), int(footer["bits"])
-    if not 0 <= bits <= _BITS_MAX:
-        raise ValueError(f"{bits} bits")
+    packed, bits, version = base64.b64decode(footer["chunks"], validate=True), footer["bits"], footer["version"]
+    if type(bits) is not int or not 0 <= bits <= _BITS_MAX or type(version) is not int:
+        raise ValueError(f"{bits} bits, version {version}")
     raw = open_codec("zstandard").decompress(packed, _UNPACKED_BYTES_MIN + _TABLE_RATIO * len(packed))
     lengths, crcs = np.frombuffer(raw, "<i8").reshape(2, 1 << bits)
-    segments = {
-        str(each["name"]): _Segment(
-            number,
-            str(each["codec"]),
-            bytes.fromhex(each["sync"]),
-            int(each["record_count"]),
-            *(int(each[name]) for name in ("position", "length", "crc")),
-        )
-        for number, each in enumerate(footer["segments"])
-    }
-    if (lengths < 0).any():
-        raise ValueError("negative lengths")
+    segments = {str(each["name"]): _segment(number, each) for number, each in enumerate(footer["segments"])}
+    if (lengths < 0).any() or (lengths > _CHUNK_BYTES_MAX).any():
+        raise ValueError("a chunk's length is not one that keyfold writes")
     starts = np.concatenate([[0], np.cumsum(lengths)])
-    return StoredDirectory(store, place, key, int(footer["version"]), bits, segments, starts, crcs)
+    return StoredDirectory(store, place, key, version, bits, segments, starts, crcs)
+
+
+def _segment(number: int, document: Any) -> _Segment:
+    """Read a segment of the footer. Raises `ValueError`, `KeyError`, `TypeError`."""
+    sync_marker, codec = bytes.fromhex(document["sync"]), document["codec"]
+    numbers = [document[name] for name in ("record_count", "position", "length", "crc")]
+    if len(sync_marker) != SYNC_BYTES or codec not in CODECS:
+        raise ValueError(f"segment {number} has an unknown codec or marker")
+    if not all(type(each) is int and 0 <= each < 1 << 62 for each in numbers):
+        raise ValueError(f"segment {number} has a number that is none")
+    return _Segment(number, codec, sync_marker, *numbers)
 
 
 def _encode_table(source: BlockSource, starts: Ints) -> bytes:

@@ -254,7 +254,7 @@ VALUE_TARGETS: Final = (
            (json_document, json_document, any_bytes), (KeyfoldError, NotAvro, ValueError)),
     Target("json-value", json_seeds, decode_json,
            ("keyfold.formats.values", "keyfold.formats.connect_json", "keyfold.formats.json_type",
-            "keyfold.formats.json_values"),
+            "keyfold.formats.json_values", "keyfold.formats.json_vector"),
            (json_document, json_document, any_bytes)),
     Target("text-value", json_seeds, decode_text, ("keyfold.formats.columns",), (any_bytes, text_line)),
     Target("converters", json_seeds, check_values,
