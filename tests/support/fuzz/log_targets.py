@@ -6,13 +6,11 @@ as is a block of a segment, a table of an index.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -20,7 +18,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from isal.isal_zlib import crc32
 
 from keyfold.log.arrow import BlockRows, RawBlock, decode_blocks
 from keyfold.log.avro import (
@@ -39,10 +36,7 @@ from keyfold.log.manifest import Gap, Hold, Replaced
 from keyfold.log.manifest_codec import decode_manifest, encode_manifest
 from keyfold.log.names import Place, is_index_name, is_segment_name, parse_name, partition_of_folder
 from keyfold.log.record_decoder import decode_raw, decompress_block, read_records
-from keyfold.read.log import Log
-from keyfold.read.stored_directory import _TAIL, MAGIC, write
 from keyfold.runtime.arrow_types import values_of
-from keyfold.runtime.retry import RetryPolicy
 from keyfold.runtime.zstd import zstd
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
@@ -52,95 +46,13 @@ from tests.support.fuzz.mutate import any_bytes, json_document, other_text, pack
 from tests.support.fuzz.target import Target
 from tests.support.hostile import sealed
 from tests.support.hostile_index import footer_of, with_footer
-from tests.support.logs import MadeLog, record, records
+from tests.support.logs import MadeLog, records
 from tests.support.manifests import compactor_name, empty_manifest, sink_name
 from tests.support.segments import SYNC, make
 
 PLACE: Final = Place("topics", "users", 0)
 _GOLDEN: Final = Path(__file__).parents[2] / "golden"
 _RAW_BYTES_MAX: Final = 1 << 24
-
-
-# Directories of keys
-
-
-@cache
-def _log_with_directory() -> tuple[MadeLog, str, bytes]:
-    """A log of several blocks and segments, and the key and bytes of its directory of keys."""
-    made = MadeLog(block_bytes=200)
-    for start in (0, 40, 80):
-        made.append([record(start + n, f"k{n % 25}", f"v{start + n}") for n in range(40)])
-    retries = RetryPolicy(made.clock, Random(1))
-    key = write(made.store, made.place, made.manifest, None, retries=retries, random=Random(1)).key
-    return made, key, made.store.get(key).data
-
-
-def directory_seeds() -> list[bytes]:
-    """The directory as it is written."""
-    return [_log_with_directory()[2]]
-
-
-def look_up(data: bytes) -> None:
-    """Look keys up with this directory beside the log. It may hide a record, and must not show a wrong one."""
-    made, key, _ = _log_with_directory()
-    made.store.delete(key)
-    made.store.put(key, data, Create())
-    log = Log(made.store, made.place.topics_dir, made.place.topic, clock=made.clock, random=Random(1))
-    lookup, keys = log.lookup(), [b"k%d" % number for number in range(30)]
-    for wanted, found in lookup.get_many(keys).items():
-        assert found.record is None or found.record.key == wanted
-    for wanted in keys[:3]:
-        offsets = [each.offset for _, each in lookup.history(wanted)]
-        assert offsets == sorted(set(offsets))
-
-
-def _opened_directory(data: bytes) -> tuple[bytes, bytes]:
-    """Return the parts before the footer, and the footer."""
-    length, _, _ = _TAIL.unpack(data[-_TAIL.size :])
-    end = len(data) - _TAIL.size
-    return data[: end - length], data[end - length : end]
-
-
-def _closed_directory(body: bytes, footer: bytes) -> bytes:
-    return body + footer + _TAIL.pack(len(footer), crc32(footer), MAGIC)
-
-
-def directory_footer(data: bytes, others: Sequence[bytes], random: Random) -> bytes:
-    """Change the footer, and seal it again."""
-    body, footer = _opened_directory(data)
-    return _closed_directory(body, json_document(footer, [_opened_directory(each)[1] for each in others], random))
-
-
-def _change_table(body: bytearray, document: Any, random: Random) -> None:
-    """Change a number of a block table, which becomes the last part."""
-    segment = random.choice(document["segments"])
-    at = segment["position"]
-    numbers = np.frombuffer(zstd.decompress(bytes(body[at : at + segment["length"]])), "<i8").copy()
-    near = int(numbers[random.randrange(len(numbers))])
-    numbers[random.randrange(len(numbers))] = random.choice((0, 1, -1, near, near + 1, -near, 1 << 40, -(1 << 62)))
-    table = zstd.compress(numbers.tobytes())
-    segment.update(position=len(body), length=len(table))
-    body += table
-
-
-def directory_parts(data: bytes, others: Sequence[bytes], random: Random) -> bytes:
-    """Change chunks or block tables, and correct all checksums."""
-    body, footer = _opened_directory(data)
-    document = json.loads(footer)
-    first, rest = document["segments"][0]["position"], bytearray(body)
-    if random.random() < 0.5:
-        rest[random.randrange(len(rest))] = random.randrange(256)
-    else:
-        _change_table(rest, document, random)
-    lengths, _ = np.frombuffer(zstd.decompress(base64.b64decode(document["chunks"])), "<i8").reshape(2, -1)
-    starts = np.concatenate([[0], np.cumsum(lengths)]).tolist()
-    assert starts[-1] == first
-    crcs = [crc32(rest[start:end]) for start, end in pairwise(starts)]
-    document["chunks"] = base64.b64encode(zstd.compress(np.array([lengths, crcs], "<i8").tobytes())).decode()
-    for segment in document["segments"]:
-        table = rest[segment["position"] : segment["position"] + segment["length"]]
-        segment["crc"] = crc32(table)
-    return _closed_directory(bytes(rest), json.dumps(document).encode())
 
 
 # Manifests
@@ -514,8 +426,5 @@ LOG_TARGETS: Final = (
            (_part(any_bytes), _part(varints)), (SegmentDamaged,)),
     Target("index", _indexes, decode_index, ("keyfold.log.index", "keyfold.log.index_pages"),
            (any_bytes, index_table, index_pages, index_footer), (SegmentDamaged,)),
-    Target("key-directory", directory_seeds, look_up,
-           ("keyfold.read.stored_directory", "keyfold.read.key_directory"),
-           (any_bytes, directory_footer, directory_parts, directory_parts)),
     Target("name", name_seeds, decode_name, ("keyfold.log.names",), (text_line,)),
 )  # fmt: skip

@@ -190,7 +190,9 @@ def test_a_place_that_has_another_key_is_an_error() -> None:
     (entry,) = made.manifest.segments
     swapped = replace(found, places=found.places[::-1].copy())
     lookup = log_of(made).lookup()
-    lookup._versions[0].directories[entry.name] = directory.segment_keys(entry, swapped)  # type: ignore[assignment]
+    keys = directory.segment_keys(entry, swapped)
+    assert keys is not None
+    lookup._versions[0].directories[entry.name] = keys
     with pytest.raises(Corrupt, match=re.escape(directory.key)):
         lookup.get(b"a")
     beyond = replace(found, places=found.places + np.uint64(2**63))
