@@ -26,13 +26,14 @@ from keyfold.read.stored_directory import (
     Written,
     directories,
     folder,
+    opened,
     write,
 )
 from keyfold.replicas.after_run import AfterRunResult, AfterRunStep
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.retry import RetryPolicy
 from keyfold.runtime.throttle import BudgetPacer, TokenBucket
-from keyfold.store.api import ObjectStore
+from keyfold.store.api import ObjectInfo, ObjectStore
 from keyfold.store.location import OpenLocation, open_location
 from keyfold_compactor.options import CompactOptions
 
@@ -131,9 +132,17 @@ class _Keeper:
         if written is None:
             return None
         for info in directories(self.store, place):
-            if info.key < written.key:
+            if info.key < written.key or (info.key > written.key and self._is_of_another_log(place, info, manifest)):
                 self._retries.repeat(partial(self.store.delete, info.key))
         return written
+
+    def _is_of_another_log(self, place: Place, info: ObjectInfo, manifest: Manifest) -> bool:
+        """Return whether a directory is of a log that was here before: its versions may be higher."""
+        try:
+            found = opened(self.store, place, info)
+        except (DirectoryDamaged, DirectoryReplaced):
+            return False
+        return found is not None and found.log_id != manifest.log_id
 
     def _written(self, place: Place, manifest: Manifest, known: StoredDirectory | None) -> Written | None:
         if not is_due(manifest, known):

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
 from typing import Final, TypeVar
@@ -83,10 +83,14 @@ class _Version:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """The directory beside a partition's log, if there is one, as of the time when `version` was the newest."""
+    """The directory beside a partition's log, if there is one. `version` is the last that asked for it.
+
+    It does not name `missing`: segments of passes, which a newer directory may name.
+    """
 
     version: int
     directory: StoredDirectory | None
+    missing: frozenset[str]
 
     def covers(self, entry: SegmentEntry) -> bool:
         """Whether the directory names a segment."""
@@ -100,9 +104,11 @@ def _left(max_bytes: int | None, records: Mapping[bytes, Sequence[Record]]) -> i
     return max_bytes - sum(len(key) + len(each.value or b"") for key, found in records.items() for each in found)
 
 
-def _is_of_a_pass(entry: SegmentEntry) -> bool:
-    name = parse_name(entry.name)
-    return name is not None and name.role is Role.COMPACTOR
+def _of_passes(manifest: Manifest, directory: StoredDirectory | None) -> frozenset[str]:
+    """Return the segments that passes have made and a directory does not name."""
+    named = frozenset[str]() if directory is None else directory.segments.keys()
+    parsed = ((entry.name, parse_name(entry.name)) for entry in manifest.segments if entry.name not in named)
+    return frozenset(text for text, name in parsed if name is not None and name.role is Role.COMPACTOR)
 
 
 class Lookup:
@@ -292,15 +298,15 @@ class Lookup:
         return known
 
     def _stored_of(self, version: _Version) -> _Stored:
-        """Return the directory beside the log. It is looked for again when a pass has made segments without one."""
+        """Return the directory beside the log. It is looked for again when a pass has made other segments."""
         number, manifest = version.place.partition, version.manifest
         known = self._stored.get(number)
-        if known is None or (
-            known.version < manifest.version
-            and any(_is_of_a_pass(each) and not known.covers(each) for each in manifest.segments)
-        ):
+        if known is not None and known.version >= manifest.version:
+            return known
+        if known is None or not _of_passes(manifest, known.directory) <= known.missing:
             directory = StoredDirectory.newest(self._store, version.place, manifest.log_id)
-            known = self._stored[number] = _Stored(manifest.version, directory)
+            known = _Stored(manifest.version, directory, _of_passes(manifest, directory))
+        self._stored[number] = known = replace(known, version=manifest.version)
         return known
 
     def _retried(self, number: int, work: Callable[[_Version], T]) -> T:

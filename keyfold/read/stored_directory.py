@@ -145,6 +145,7 @@ class StoredDirectory:
     store: ObjectStore
     place: Place
     key: str
+    log_id: str
     version: int
     bits: int
     segments: Mapping[str, _Segment]
@@ -155,11 +156,14 @@ class StoredDirectory:
 
     @staticmethod
     def newest(store: ObjectStore, place: Place, log_id: str) -> StoredDirectory | None:
-        """Open the newest directory of a log; None if there is none. Raises `Corrupt`, and the errors of the store."""
+        """Open the newest directory of a log; None if there is none. Raises `Corrupt`, and the errors of the store.
+
+        Those of a log that was here before, or in a format of a later keyfold, are passed over.
+        """
         for _ in range(_TRIES):
-            found = directories(store, place)
             with suppress(DirectoryReplaced):
-                return _opened(store, place, found[-1], log_id) if found else None
+                found = (opened(store, place, info) for info in reversed(directories(store, place)))
+                return next((each for each in found if each is not None and each.log_id == log_id), None)
         return None
 
     @property
@@ -270,8 +274,8 @@ def _range(store: ObjectStore, place: Place, key: str, start: int, length: int) 
         raise
 
 
-def _opened(store: ObjectStore, place: Place, info: ObjectInfo, log_id: str) -> StoredDirectory | None:
-    """Open a directory; None if it is of another log."""
+def opened(store: ObjectStore, place: Place, info: ObjectInfo) -> StoredDirectory | None:
+    """Open a directory; None if its format is newer. Raises `DirectoryDamaged`, `DirectoryReplaced`."""
     if info.size_bytes < _TAIL.size:
         raise damaged(place, info.key, f"has {info.size_bytes} bytes")
     first = max(0, info.size_bytes - _FIRST_READ_BYTES)
@@ -286,15 +290,13 @@ def _opened(store: ObjectStore, place: Place, info: ObjectInfo, log_id: str) -> 
     if crc32(data) != crc:
         raise damaged(place, info.key, "has a footer with another CRC-32 than it says")
     try:
-        return _parsed(store, place, info.key, json.loads(data), log_id)
+        return _parsed(store, place, info.key, json.loads(data))
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError, DecompressionFailed) as error:
         raise damaged(place, info.key, f"has a footer that cannot be read: {error!r}") from error
 
 
-def _parsed(store: ObjectStore, place: Place, key: str, footer: Any, log_id: str) -> StoredDirectory | None:
-    if footer["format"] != FORMAT:
-        raise ValueError(f"format {footer['format']}")
-    if footer["log_id"] != log_id:
+def _parsed(store: ObjectStore, place: Place, key: str, footer: Any) -> StoredDirectory | None:
+    if footer["format"] > FORMAT:
         return None
     packed, bits, version = base64.b64decode(footer["chunks"], validate=True), footer["bits"], footer["version"]
     if type(bits) is not int or not 0 <= bits <= _BITS_MAX or type(version) is not int:
@@ -305,7 +307,7 @@ def _parsed(store: ObjectStore, place: Place, key: str, footer: Any, log_id: str
     if (lengths < 0).any() or (lengths > _CHUNK_BYTES_MAX).any():
         raise ValueError("a chunk's length is not one that keyfold writes")
     starts = np.concatenate([[0], np.cumsum(lengths)])
-    return StoredDirectory(store, place, key, version, bits, segments, starts, crcs)
+    return StoredDirectory(store, place, key, str(footer["log_id"]), version, bits, segments, starts, crcs)
 
 
 def _segment(number: int, document: Any) -> _Segment:

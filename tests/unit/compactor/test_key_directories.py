@@ -22,7 +22,7 @@ from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report.report import RunReport
 from keyfold_compactor.report.report_text import text_lines
 from keyfold_compactor.report.show import report_document
-from tests.support.cleaning import PLACE, memory_log, record, retry_policy
+from tests.support.cleaning import PLACE, Sink, memory_log, record, retry_policy
 from tests.support.untyped import untyped
 
 DAY_S = 86_400
@@ -96,6 +96,23 @@ def test_only_a_tenth_of_new_records_is_worth_a_new_one(kept: Kept) -> None:
     assert found.document["segments_read"] == 2
     assert len(kept.names) == 1, "its predecessor is deleted"
     assert kept.names != first
+
+
+def test_a_log_that_was_made_again_gets_its_own_directory(kept: Kept) -> None:
+    for n in range(2, 6):
+        kept.sink.append([record(n, f"k{n}", "v")])
+    kept.run()
+    (old,) = kept.names
+    for info in list(kept.store.list(PLACE.folder)):
+        kept.store.delete(info.key)
+    Sink.open(kept.store, clock=kept.clock, seed=9).append([record(0, "z", "1")])
+    kept.run({"min.cleanable.dirty.ratio": "1"})
+    (new,) = kept.names
+    assert new < old, "the new log has a lower version"
+    log_id = kept.manifest.log_id
+    assert (found := StoredDirectory.newest(kept.store, PLACE, log_id)) is not None
+    assert (found.key, found.log_id) == (new, log_id)
+    assert kept.run({"min.cleanable.dirty.ratio": "1"}).key_directories == ()
 
 
 def test_topics_and_partitions_can_be_left_out(kept: Kept) -> None:

@@ -9,14 +9,16 @@ from random import Random
 import numpy as np
 import pyarrow as pa
 import pytest
+from isal.isal_zlib import crc32
 
 from keyfold.errors import Corrupt
 from keyfold.log.record import Record
 from keyfold.read.key_hash import key_hashes
 from keyfold.read.log import Log
-from keyfold.read.stored_directory import StoredDirectory, Written, directories, folder, write
+from keyfold.read.stored_directory import _TAIL, StoredDirectory, Written, directories, folder, write
 from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.api import Create
+from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.counting import CountedStore
 from tests.support.logs import MadeLog, record, records
 
@@ -126,6 +128,40 @@ def test_a_directory_of_another_log_is_not_used() -> None:
     made.store.put(written.key, data, Create())
     assert StoredDirectory.newest(made.store, made.place, made.manifest.log_id) is None
     assert log_of(made).get(b"a").value == b"1"
+
+
+def test_a_directory_of_a_later_format_is_passed_over() -> None:
+    made = MadeLog()
+    made.append(records("a=1 b=2"))
+    first = keep(made).key
+    data = made.store.get(first).data
+    length, _, magic = _TAIL.unpack(data[-_TAIL.size :])
+    footer = data[-_TAIL.size - length : -_TAIL.size].replace(b'"format": 1', b'"format": 2')
+    later = first.replace("/0", "/9")
+    body = data[: -_TAIL.size - length]
+    made.store.put(later, body + footer + _TAIL.pack(length, crc32(footer), magic), Create())
+    directory = StoredDirectory.newest(made.store, made.place, made.manifest.log_id)
+    assert directory is not None
+    assert directory.key == first
+    assert log_of(made).get(b"a").value == b"1"
+
+
+def test_a_directory_is_looked_for_once_after_each_pass() -> None:
+    store = CountedStore(MemoryStore())
+    made = MadeLog(store=store)
+    made.append(records("a=1 b=2 a=3"))
+    lookup = log_of(made).lookup()
+    listed = []
+    for turn in range(6):
+        if turn == 3:
+            made.compact()
+        made.append(records(f"c={turn}", 3 + turn))
+        lookup.refresh()
+        store.reset()
+        for _ in range(3):
+            assert lookup.get(b"a").value == b"3"
+        listed.append(store.calls["list"])
+    assert listed == [1, 0, 0, 1, 0, 0]
 
 
 def test_a_directory_that_is_deleted_meanwhile_is_not_missed() -> None:
