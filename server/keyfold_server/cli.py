@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from keyfold.cli.context import world_of
-from keyfold.cli.log_options import url_argument
+from keyfold.cli.log_options import json_option, url_argument
+from keyfold.cli.output import dumps
 from keyfold.cli.typed import key_format_option, value_format_option
 from keyfold.errors import ConfigError
 from keyfold.runtime.extras import needs_extra
@@ -52,6 +53,7 @@ DEFAULT_LISTENER = "http://127.0.0.1:8090"
     help="Memory for the directories of keys, 8 bytes a record. Beyond it, the topic that was not asked for the "
     "longest is forgotten.",
 )
+@json_option
 @click.pass_context
 def serve(
     ctx: click.Context,
@@ -64,6 +66,7 @@ def serve(
     value_format: str,
     refresh_ms: int,
     directory_bytes: int,
+    as_json: bool,
 ) -> None:
     """Answer by key, and show the logs under URL as pages, until the command is stopped. It writes nothing.
 
@@ -91,7 +94,7 @@ def serve(
 
     token = None if token_file is None else _token(token_file)
     require_token(parse_listeners(listeners, NAMES), token, NAMES)
-    configure(json=False, level="info")
+    configure(json=as_json, level="info")
     clock = world_of(ctx).clock
     location, topics_dir = location_of(url).adjusted(max_connections=CONNECTIONS), parse_url(url)[1]
     store = location.open(None)
@@ -105,7 +108,7 @@ def serve(
     stop = stop_or_end_on_signals()
     with listening(listeners, NAMES) as sockets, running(app, sockets, detector, LIMITS):
         for address in sockets.addresses:
-            echo(f"listening on {address}")
+            echo(dumps({"listening": str(address)}) if as_json else f"listening on {address}")
         stop.wait()
 
 

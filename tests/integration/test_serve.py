@@ -64,7 +64,7 @@ def server(s3: LocalS3Process, *arguments: str) -> Iterator[tuple[str, subproces
     )
     try:
         assert process.stdout is not None
-        found = re.search(r"http://\S+", process.stdout.readline())
+        found = re.search(r"http://[^\s\"]+", process.stdout.readline())
         assert found is not None, process.stderr.read() if process.stderr else ""
         yield found[0], process
         process.send_signal(signal.SIGTERM)
@@ -179,3 +179,8 @@ def test_an_address_for_others_needs_a_token_and_a_bucket_must_exist(s3: LocalS3
         assert done.returncode != 0
         assert words in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_machines_get_json(s3: LocalS3Process) -> None:
+    with server(s3, "--json") as (url, _), urlopen(f"{url}/health") as answer:
+        assert answer.status == 200
