@@ -180,7 +180,7 @@ def _keeper(
             for done in step(lambda: False):
                 assert not done.is_failure, done.lines
                 kept["directories"] += 1
-        time.sleep(0.2)
+        time.sleep(0.5)
 
     return keep
 

@@ -76,7 +76,7 @@ module "roles" {
       sink             = "users"
     }
     compactor = {
-      grants           = { source = ["compactor"], replica = ["compactor"] }
+      grants           = { source = ["compactor", "keys"], replica = ["compactor", "keys"] } # `keys` for `keys.directory`
       service_accounts = ["keyfold:keyfold-compactor"]
     }
     replica = {
@@ -86,6 +86,10 @@ module "roles" {
     reader = {
       grants           = { source = ["reader"], replica = ["reader"] }
       service_accounts = ["analytics:reader"]
+    }
+    server = {
+      grants           = { source = ["reader", "serve"] }
+      service_accounts = ["keyfold:keyfold-serve"]
     }
     table = {
       grants           = { source = ["reader", "table"] } # tables below `tables` in the log's bucket
