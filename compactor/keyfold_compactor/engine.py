@@ -21,7 +21,7 @@ from keyfold.runtime.clock import Clock
 from keyfold.runtime.garbage import collect_rarely
 from keyfold.runtime.retry import RetryPolicy
 from keyfold.runtime.text import size_text
-from keyfold.runtime.throttle import BudgetPacer, TokenBucket
+from keyfold.runtime.throttle import paced
 from keyfold_compactor.execute.executor import Executor
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report.progress import RunProgress
@@ -74,8 +74,8 @@ class LocalEngine:
         """Return a new executor, which says at most once that Spark would be faster."""
         from keyfold_compactor.execute.local import LocalExecutor  # pyarrow, which an idle run does not need
 
-        options, rate = self._options, self._options.io_max_bytes_per_second
-        pacer = None if rate is None else BudgetPacer(TokenBucket(rate, self._clock), self._clock, rate)
+        options = self._options
+        pacer = paced(options.io_max_bytes_per_second, self._clock)
         return LocalExecutor(
             options.location().open(pacer),
             RetryPolicy(self._clock, SystemRandom()),

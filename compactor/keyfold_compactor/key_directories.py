@@ -25,14 +25,13 @@ from keyfold.read.stored_directory import (
     StoredDirectory,
     Written,
     directories,
-    folder,
     opened,
     write,
 )
 from keyfold.replicas.after_run import AfterRunResult, AfterRunStep
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.retry import RetryPolicy
-from keyfold.runtime.throttle import BudgetPacer, TokenBucket
+from keyfold.runtime.throttle import paced
 from keyfold.store.api import ObjectInfo, ObjectStore
 from keyfold.store.location import OpenLocation, open_location
 from keyfold_compactor.options import CompactOptions
@@ -52,8 +51,7 @@ def keeping(
     opener: OpenLocation = open_location,
 ) -> Iterator[AfterRunStep]:
     """Yield the function to call after each run. `topics` and `partitions` limit it; empty: all."""
-    rate = options.io_max_bytes_per_second
-    pacer = None if rate is None else BudgetPacer(TokenBucket(rate, clock), clock, rate)
+    pacer = paced(options.io_max_bytes_per_second, clock)
     store = opener(options.location(), pacer)
     try:
         yield _Keeper(options, topics, partitions, store, clock, random)
@@ -62,7 +60,7 @@ def keeping(
 
 
 def is_due(manifest: Manifest, known: StoredDirectory | None) -> bool:
-    """Return whether so many records of a log are in segments without a directory that a new one is worth its bytes."""
+    """Return whether a new directory is worth its bytes: the known one lacks a tenth of the log's records, or more."""
     total = sum(entry.record_count for entry in manifest.segments)
     named = frozenset[str]() if known is None else known.segments.keys()
     missing = sum(entry.record_count for entry in manifest.segments if entry.name not in named)
@@ -71,7 +69,7 @@ def is_due(manifest: Manifest, known: StoredDirectory | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Keeper:
-    """One round over all partitions at each call. Errors are in the result."""
+    """Looks at all partitions at each call. Errors are in the result."""
 
     options: CompactOptions
     topics: frozenset[str]
@@ -153,7 +151,7 @@ class _Keeper:
     def _end_old_uploads(self, place: Place) -> None:
         """End uploads of processes that were killed: those that began a day ago."""
         before_ms = self.clock.now_ms() - _OLD_UPLOAD_MS
-        for upload in self.store.list_uploads(folder(place)):
+        for upload in self.store.list_uploads(place.key_directories):
             if upload.started_ms < before_ms:
                 self.store.abort_upload(upload.key, upload.upload_id)
 

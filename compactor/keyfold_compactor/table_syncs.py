@@ -18,7 +18,7 @@ from keyfold.read.log import Log
 from keyfold.replicas.after_run import AfterRunResult, AfterRunStep
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.retry import RetryPolicy
-from keyfold.runtime.throttle import BudgetPacer, TokenBucket
+from keyfold.runtime.throttle import paced
 from keyfold.store.api import ObjectStore
 from keyfold.store.location import OpenLocation, open_location, parse_url
 from keyfold.table.maintain import maintain
@@ -41,8 +41,7 @@ def syncing(
 
     Tables in other buckets than the logs' have the same endpoint and credentials.
     """
-    rate = options.io_max_bytes_per_second
-    pacer = None if rate is None else BudgetPacer(TokenBucket(rate, clock), clock, rate)
+    pacer = paced(options.io_max_bytes_per_second, clock)
     with contextlib.ExitStack() as exits:
 
         @functools.cache

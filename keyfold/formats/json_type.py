@@ -137,7 +137,7 @@ class Shape:
 
 
 def _columns(names: Iterable[str], records: Sequence[Mapping[str, Any]]) -> Mapping[str, list[Any]]:
-    """The members of each name, with nulls in place of some that are missing."""
+    """The members of each name. A missing member is left out, or null: a null adds nothing to a type."""
     names = list(names)
     if len(names) * len(records) <= 2 * sum(map(len, records)):
         return {name: [record.get(name) for record in records] for name in names}

@@ -4,8 +4,8 @@ A column whose values are all of Python's type for it is given to pyarrow as it 
 `keyfold.formats.json_values`.
 
 Invariant: the result is that of `keyfold.formats.json_values` for each document, or an error. After an error the
-documents are read one by one, which also says which of them is wrong. No more memory is counted than for one by one, so
-what is `TooWide` here is so there.
+documents are read one by one, which also says which of them is wrong. This way counts no more memory than the other
+one, so a column that is `TooWide` here is `TooWide` there too.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _record(schema: RecordType) -> Build:
 
 
 def _field(field: RecordField) -> Build:
-    """The function for a field of records, which are given."""
+    """The function for one field. Its argument is the records, not the values of the field."""
     name, aliases, build = field.name, sorted(field.aliases), _member(field.type)
     kind, default = arrow_type(field.type), list[object]()
     more = _beyond_null(kind)
@@ -136,7 +136,7 @@ def _field(field: RecordField) -> Build:
 
 
 def _defaulted(found: ArrowArray, is_there: npt.NDArray[np.bool_], default: ArrowArray) -> ArrowArray:
-    """An array with the next of what was `found` where a flag is set, and with the one default elsewhere."""
+    """The `found` values in order where `is_there` is set, and the default, an array of at most one, elsewhere."""
     if len(found) == len(is_there):
         return found
     if not len(default):

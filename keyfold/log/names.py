@@ -6,6 +6,7 @@
     <topics.dir>/<topic>/partition=<p>/_manifest.damaged-<sha256:16>.avro
     <topics.dir>/<topic>/partition=<p>/_first_copy.json
     <topics.dir>/_schemas/<id>.avsc
+    <topics.dir>/_keys/<topic>/partition=<p>/<version:020>-<attempt:016>.keys       see `keyfold.read.stored_directory`
 
 A name always stands for the same bytes: the attempt is 64 random bits, so no writer reuses a name. A name has role and
 epoch because garbage collection judges an unlisted object by them (a sink's upload must not look old to a compactor's
@@ -28,6 +29,7 @@ FIRST_COPY_NAME: Final = "_first_copy.json"
 
 INDEX_FOLDER: Final = "_index/"
 SCHEMAS_FOLDER: Final = "_schemas/"
+KEY_DIRECTORIES_FOLDER: Final = "_keys/"
 SEGMENT_SUFFIX: Final = ".avro"
 INDEX_SUFFIX: Final = ".parquet"
 
@@ -140,8 +142,16 @@ class Place:
     @property
     def folder(self) -> str:
         """Key prefix of the partition's objects, with its final slash."""
+        return self._below("")
+
+    @property
+    def key_directories(self) -> str:
+        """Key prefix of the partition's directories of keys, with its final slash."""
+        return self._below(KEY_DIRECTORIES_FOLDER)
+
+    def _below(self, folder: str) -> str:
         head = f"{self.topics_dir}/" if self.topics_dir else ""
-        return f"{head}{topic_folder(self.topic)}/partition={self.partition}/"
+        return f"{head}{folder}{topic_folder(self.topic)}/partition={self.partition}/"
 
     @property
     def manifest_key(self) -> str:

@@ -83,9 +83,10 @@ class _Version:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """The directory beside a partition's log, if there is one. `version` is the last that asked for it.
+    """The directory beside a partition's log, if there is one.
 
-    It does not name `missing`: segments of passes, which a newer directory may name.
+    `version` is the newest version of the log that was looked up with it. `missing` are the segments of passes that the
+    directory did not name when it was opened; a directory that names them may be written later.
     """
 
     version: int

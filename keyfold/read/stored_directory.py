@@ -40,7 +40,7 @@ from keyfold.log.avro import SYNC_BYTES
 from keyfold.log.codec import CODECS, DecompressionFailed, open_codec
 from keyfold.log.index import BlockTable
 from keyfold.log.manifest import Manifest, SegmentEntry
-from keyfold.log.names import Place, topic_folder
+from keyfold.log.names import Place
 from keyfold.log.objects import ObjectStream, Retries
 from keyfold.read.blocks import BlockSource
 from keyfold.read.key_directory import SegmentKeys
@@ -82,13 +82,13 @@ class Entries:
         return len(self.hashes)
 
     def between(self, low: int, high: int) -> Entries:
-        """Return those whose hashes are in `[low, high)`."""
+        """Return the entries with a hash in `[low, high)`."""
         first = int(np.searchsorted(self.hashes, np.uint32(low)))
         end = len(self) if high >= HASHES else int(np.searchsorted(self.hashes, np.uint32(high)))
         return Entries(self.hashes[first:end], self.segments[first:end], self.places[first:end])
 
     def of(self, hashes: npt.NDArray[np.uint32]) -> Entries:
-        """Return those with one of some hashes, which ascend."""
+        """Return the entries with one of `hashes`, which ascend."""
         first, end = np.searchsorted(self.hashes, hashes), np.searchsorted(self.hashes, hashes, "right")
         rows = np.concatenate([np.zeros(0, np.int64), *map(np.arange, first, end)])
         return Entries(self.hashes[rows], self.segments[rows], self.places[rows])
@@ -185,7 +185,10 @@ class StoredDirectory:
         return Entries.joined([self._chunks[number].of(wanted[chunks == number]) for number in numbers])
 
     def segment_keys(self, entry: SegmentEntry, found: Entries) -> SegmentKeys | None:
-        """Return which of the `found` entries are of a segment that it names; None if none are. Raises as `find`."""
+        """Return the entries of one segment among `found`; None if there are none. Raises as `find`.
+
+        The directory must name the segment.
+        """
         keep = found.segments == self.segments[entry.name].number
         if not keep.any():
             return None
@@ -244,15 +247,9 @@ class StoredDirectory:
         return known
 
 
-def folder(place: Place) -> str:
-    """Return the prefix of the directories of a partition."""
-    head = f"{place.topics_dir}/" if place.topics_dir else ""
-    return f"{head}_keys/{topic_folder(place.topic)}/partition={place.partition}/"
-
-
 def directories(store: ObjectStore, place: Place) -> list[ObjectInfo]:
     """Return the directories of a partition, the oldest first."""
-    return [info for info in store.list(folder(place)) if info.key.endswith(SUFFIX)]
+    return [info for info in store.list(place.key_directories) if info.key.endswith(SUFFIX)]
 
 
 def damaged(place: Place, key: str, message: str) -> DirectoryDamaged:
@@ -373,7 +370,7 @@ def write(
     count = sum(entry.record_count for entry in entries)
     bits = min((count // _CHUNK_ENTRIES).bit_length(), _BITS_MAX)
     rounds = min(1 << bits, -(-sum(entries[n].record_count for n in new) // round_records) or 1)
-    key = f"{folder(place)}{manifest.version:020d}-{random.getrandbits(64):016x}{SUFFIX}"
+    key = f"{place.key_directories}{manifest.version:020d}-{random.getrandbits(64):016x}{SUFFIX}"
     stream = ObjectStream(store, key, retries)
     tables: dict[str, tuple[BlockSource, Ints]] = {}
     lengths, crcs, total = [], [], 0
@@ -435,7 +432,7 @@ def _chunks(
 
 
 def _bytes_of(directory: StoredDirectory, span: int) -> int:
-    """About the bytes of the entries of so many hashes."""
+    """Return about how many bytes the entries of a span of hashes have."""
     return int(directory.starts[-1]) * span >> _HASH_BITS
 
 

@@ -87,6 +87,11 @@ def piece_bytes(rate: float) -> int:
     return max(PIECE_BYTES_MIN, int(min(PIECE_BYTES_MAX, rate * PIECE_S)))
 
 
+def paced(rate: float | None, clock: Clock) -> BudgetPacer | None:
+    """Return a pacer with a budget of its own, of `rate` bytes a second; None if there is no rate."""
+    return None if rate is None else BudgetPacer(TokenBucket(rate, clock), clock, rate)
+
+
 class BudgetPacer:
     """A `keyfold.store.pacing.Pacer` over a budget, shared by the threads of one task; `wait_s` is its total wait."""
 

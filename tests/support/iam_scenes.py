@@ -24,7 +24,6 @@ from keyfold.log.record import Record
 from keyfold.log.replica_first_copy import FirstCopy
 from keyfold.read.log import Log
 from keyfold.read.stored_directory import SUFFIX, directories
-from keyfold.read.stored_directory import folder as directories_folder
 from keyfold.restore.run import Restore, RestoreRequest
 from keyfold.runtime.clock import ManualClock, SystemClock
 from keyfold.runtime.retry import RetryPolicy
@@ -228,7 +227,7 @@ def directories_kept(stage: Stage, user: str) -> None:
         _keep_directory(stage, user)
     assert len(directories(store, PLACE)) == 1
     for number, end in enumerate((ObjectStream.finish, ObjectStream.abandon)):
-        key = f"{directories_folder(PLACE)}{0:020d}-{number:016x}{SUFFIX}"
+        key = f"{PLACE.key_directories}{0:020d}-{number:016x}{SUFFIX}"
         stream = ObjectStream(store, key, RetryPolicy(clock, Random(1)))
         stream.write([bytes(2 * PART_BYTES)])
         end(stream)

@@ -18,9 +18,8 @@ from keyfold.replicas.after_run import AfterRun, AfterRunResult, AfterRunStep, M
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.json_types import JsonObject
 from keyfold.runtime.text import count_text, size_text
-from keyfold.runtime.throttle import BudgetPacer, TokenBucket
+from keyfold.runtime.throttle import paced
 from keyfold.store.location import OpenLocation
-from keyfold.store.pacing import Pacer
 from keyfold_replicator.cli.show import run_json, run_lines
 from keyfold_replicator.registry.open_replica import close, side
 from keyfold_replicator.registry.replica_pair import LogDirectory, ReplicaSettings
@@ -46,7 +45,7 @@ def open_rounds(
     open_location: OpenLocation,
 ) -> Iterator[AfterRunStep]:
     """See `OpenRounds`."""
-    pacer = _pacer(after_run, clock)
+    pacer = paced(after_run.bytes_per_second, clock)
     location = after_run.location.adjusted(max_connections=4 * after_run.threads)
     store = open_location(location, pacer)
     context = ReplicationContext(
@@ -163,8 +162,3 @@ def _document(name: str, found: RunSummary, done: _Done) -> JsonObject:
         "partitions_in_sync": len(found.states) - len(others),
         "carried": done._asdict(),
     }
-
-
-def _pacer(after_run: AfterRun, clock: Clock) -> Pacer | None:
-    rate = after_run.bytes_per_second
-    return None if rate is None else BudgetPacer(TokenBucket(rate, clock), clock, rate)

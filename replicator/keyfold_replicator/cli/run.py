@@ -226,13 +226,9 @@ def _source(ctx: click.Context, source: str, options: RunOptions, pacer: Pacer |
 
 
 def _pacer(ctx: click.Context, options: RunOptions) -> Pacer | None:
-    from keyfold.runtime.throttle import BudgetPacer, TokenBucket
+    from keyfold.runtime.throttle import paced
 
-    rate = options.io_max_bytes_per_second
-    if rate is None:
-        return None
-    clock = world_of(ctx).clock
-    return BudgetPacer(TokenBucket(rate, clock), clock, rate)
+    return paced(options.io_max_bytes_per_second, world_of(ctx).clock)
 
 
 @contextlib.contextmanager

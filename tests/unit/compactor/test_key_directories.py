@@ -11,7 +11,7 @@ from keyfold.errors import StoreUnavailable
 from keyfold.log.manifest import Manifest
 from keyfold.log.partition_log import PartitionLog
 from keyfold.read.log import Log
-from keyfold.read.stored_directory import StoredDirectory, directories, folder
+from keyfold.read.stored_directory import StoredDirectory, directories
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import MIN_PART_BYTES, Create
 from keyfold.store.wrappers.counting import CountedStore
@@ -156,14 +156,14 @@ def test_a_damaged_log_has_no_directory(kept: Kept) -> None:
 
 
 def test_uploads_of_killed_processes_are_ended_after_a_day(kept: Kept) -> None:
-    key = f"{folder(PLACE)}{0:020d}-{0:016x}.keys"
+    key = f"{PLACE.key_directories}{0:020d}-{0:016x}.keys"
     kept.store.start_upload(key).write(b"x" * MIN_PART_BYTES)
     kept.run()
-    assert len(list(kept.store.list_uploads(folder(PLACE)))) == 1
+    assert len(list(kept.store.list_uploads(PLACE.key_directories))) == 1
     kept.clock.sleep(DAY_S + 1)
     kept.sink.append([record(n, f"k{n}", "v") for n in range(2, 10)])
     kept.run()
-    assert list(kept.store.list_uploads(folder(PLACE))) == []
+    assert list(kept.store.list_uploads(PLACE.key_directories)) == []
 
 
 def test_nothing_half_written_is_visible(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from keyfold.errors import Corrupt
 from keyfold.log.record import Record
 from keyfold.read.key_hash import key_hashes
 from keyfold.read.log import Log
-from keyfold.read.stored_directory import _TAIL, StoredDirectory, Written, directories, folder, write
+from keyfold.read.stored_directory import _TAIL, StoredDirectory, Written, directories, write
 from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
@@ -247,5 +247,6 @@ def test_names_are_beside_the_topics() -> None:
     made = MadeLog()
     made.append(records("a=1"))
     written = keep(made)
-    assert folder(made.place) == f"{made.place.topics_dir}/_keys/{made.place.topic}/partition=0/"
-    assert re.fullmatch(re.escape(folder(made.place)) + r"\d{20}-[0-9a-f]{16}\.keys", written.key)
+    folder = made.place.key_directories
+    assert folder == f"{made.place.topics_dir}/_keys/{made.place.topic}/partition=0/"
+    assert re.fullmatch(re.escape(folder) + r"\d{20}-[0-9a-f]{16}\.keys", written.key)
