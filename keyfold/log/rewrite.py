@@ -27,14 +27,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from keyfold.log.assembly import SEGMENT_LIMITS, Assembly, FinishedSegment, IndexRows, SegmentLimits
+from keyfold.log.assembly import SEGMENT_LIMITS, Assembly, FinishedSegment, IndexRows, RawRecords, SegmentLimits
 from keyfold.log.avro import SegmentDamaged, SegmentHeader, StoredBlock, parse_block
 from keyfold.log.codec import DEFAULT_CODEC, DEFAULT_LEVEL, Codec, open_codec
 from keyfold.log.index import Index
 from keyfold.log.record_decoder import decompress_block
 from keyfold.log.segment import DEFAULT_BLOCK_BYTES
 from keyfold.runtime.arrow_types import ArrowArray, ArrowChunks, column_of
-from keyfold.runtime.buffers import Bytes, Fetch
+from keyfold.runtime.buffers import Fetch
 from keyfold.runtime.overlap import FETCH_BYTES
 
 Ints = npt.NDArray[np.int64]
@@ -67,10 +67,7 @@ class SegmentRewriter:
         self._assembly = Assembly(sync_marker=sync_marker, codec=codec, level=level, limits=limits)
         self._block_bytes = block_bytes
         self._last_offset = -1
-        self._pieces: list[Bytes] = []
-        self._waiting_bytes = 0
-        self._waiting_count = 0
-        self._waiting_offset = -1
+        self._open = RawRecords()
         self._codecs: dict[str, Codec] = {}
 
     def add(
@@ -113,12 +110,12 @@ class SegmentRewriter:
     @property
     def size_bytes(self) -> int:
         """Stored bytes so far; the unfinished block counts with its uncompressed bytes."""
-        return self._assembly.size_bytes + self._waiting_bytes
+        return self._assembly.size_bytes + self._open.size_bytes
 
     @property
     def memory_bytes(self) -> int:
         """Bytes that this rewriter holds, except for a constant."""
-        return self._assembly.memory_bytes + self._waiting_bytes
+        return self._assembly.memory_bytes + self._open.size_bytes
 
     def drain(self) -> list[bytes]:
         """Return finished stored bytes that were not returned yet."""
@@ -135,7 +132,7 @@ class SegmentRewriter:
         """Move all survivors. Return for each source block its output block, and the start of its survivors there."""
         blocks = np.zeros(len(index.blocks), np.int64)
         bases = np.zeros(len(index.blocks), np.int64)
-        codec = self._open(source_codec)
+        codec = self._codec(source_codec)
         is_same_codec = source_codec == self._assembly.codec.name
         needed = np.flatnonzero(plan.kept_count)
         first_offsets = offsets[plan.kept_start[needed]].tolist()
@@ -158,10 +155,10 @@ class SegmentRewriter:
             if len(raw) != raw_bytes:
                 message = f"has {len(raw)} uncompressed bytes, but its index rows have {raw_bytes}"
                 raise SegmentDamaged(origin, message, block=number)
-            if self._waiting_bytes + size > 1.5 * self._block_bytes:
+            if self._open.size_bytes + size > 1.5 * self._block_bytes:
                 self._flush()
             blocks[number] = self._assembly.block_count
-            bases[number] = self._waiting_bytes
+            bases[number] = self._open.size_bytes
             self._collect(raw, spans, size, count, first_offset)
         return blocks, bases
 
@@ -173,32 +170,23 @@ class SegmentRewriter:
         """
         if size_bytes < self._block_bytes // 2:
             return False
-        scrap = 0 < self._waiting_bytes < self._block_bytes // 8
-        return not scrap or self._waiting_bytes + size_bytes > 1.5 * self._block_bytes
+        scrap = 0 < self._open.size_bytes < self._block_bytes // 8
+        return not scrap or self._open.size_bytes + size_bytes > 1.5 * self._block_bytes
 
     def _collect(self, raw: memoryview, spans: list[tuple[int, int]], size: int, count: int, first_offset: int) -> None:
-        if not self._waiting_count:
-            self._waiting_offset = first_offset
-        if sum(end - start for start, end in spans) * 4 < len(raw):
-            # Few survivors: copy them, so that memory does not hold the whole block.
-            self._pieces.append(b"".join([raw[start:end] for start, end in spans]))
-        else:
-            self._pieces.extend([raw[start:end] for start, end in spans])
-        self._waiting_bytes += size
-        self._waiting_count += count
-        if self._waiting_bytes >= 0.75 * self._block_bytes:
+        # Few survivors: copy them, so that memory does not hold the whole block.
+        parts = [raw[start:end] for start, end in spans]
+        pieces = (b"".join(parts),) if size * 4 < len(raw) else parts
+        self._open.add(pieces, size, count, first_offset)
+        if self._open.size_bytes >= 0.75 * self._block_bytes:
             self._flush()
 
     def _flush(self) -> None:
-        if not self._waiting_count:
-            return
-        raw = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        self._assembly.add_raw(raw, self._waiting_count, self._waiting_offset)
-        self._pieces = []
-        self._waiting_bytes = 0
-        self._waiting_count = 0
+        if self._open.record_count:
+            self._assembly.add_raw((self._open,))
+            self._open = RawRecords()
 
-    def _open(self, codec: str) -> Codec:
+    def _codec(self, codec: str) -> Codec:
         if codec not in self._codecs:
             self._codecs[codec] = open_codec(codec)
         return self._codecs[codec]

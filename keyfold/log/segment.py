@@ -9,13 +9,14 @@ append of a few records extends a few lists, and an append of thousands costs on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Final
 
 import numpy as np
 
-from keyfold.log.assembly import SEGMENT_LIMITS, Assembly, FinishedSegment, IndexRows, SegmentLimits
+from keyfold.log.assembly import SEGMENT_LIMITS, Assembly, FinishedSegment, IndexRows, RawRecords, SegmentLimits
 from keyfold.log.codec import DEFAULT_CODEC, DEFAULT_LEVEL
 from keyfold.log.record import RecordColumns
 from keyfold.log.record_encoder import (
@@ -64,7 +65,7 @@ class SegmentWriter:
         self._record_count = 0
         self._pending: list[list[Any]] = [[] for _ in range(7)]
         self._pending_bytes = 0
-        self._open = _OpenBlock()
+        self._open = RawRecords()
         self._raw_bytes = 0
 
     def append(self, columns: RecordColumns) -> None:
@@ -120,7 +121,9 @@ class SegmentWriter:
     def finish(self) -> FinishedSegment:
         """Complete the segment. Raises `ValueError` without any record, or on a second call."""
         self._encode_pending()
-        self._close_block()
+        if self._open.record_count:
+            self._add_blocks((self._open,))
+            self._open = RawRecords()
         return self._assembly.finish()
 
     def _is_worth_encoding(self) -> bool:
@@ -148,68 +151,57 @@ class SegmentWriter:
 
     def _cut(self, encoded: EncodedRecords) -> None:
         """Fill the open block and new blocks; the last block stays open."""
-        ends, payload, count = encoded.ends, encoded.payload, len(encoded)
-        lengths = np.diff(ends, prepend=0)
-        blocks = np.empty(count, np.int32)
-        positions = np.empty(count, np.int32)
+        ends, payload, count = encoded.ends.data, encoded.payload, len(encoded)
+        full: list[RawRecords] = []
+        # Of each block that gets records: its number, how many it gets, and how far they move from the payload to it.
+        number = self._assembly.block_count
+        numbers: list[int] = []
+        counts: list[int] = []
+        moves: list[int] = []
         row, start = 0, 0
         while row < count:
-            room = self._block_bytes - self._open.size_bytes
-            end_row = int(ends.searchsorted(start + room, side="right"))
-            if end_row <= row:
-                if self._open.record_count:
-                    self._close_block()
-                    continue
-                end_row = row + 1
-            end = int(ends[end_row - 1])
-            part = slice(row, end_row)
-            blocks[part] = self._assembly.block_count
-            positions[part] = ends[part] - lengths[part] + (self._open.size_bytes - start)
+            block = self._open
+            end_row = bisect_right(ends, start + self._block_bytes - block.size_bytes, row)
+            if end_row == row and block.record_count:
+                full.append(block)
+                self._open = RawRecords()
+                continue
+            end_row = max(end_row, row + 1)
+            end = ends[end_row - 1]
+            numbers.append(number + len(full))
+            counts.append(end_row - row)
+            moves.append(block.size_bytes - start)
             # The last piece of an unfinished block may stay for long: copy it, so that memory does not hold the batch.
-            stays = end_row == count and self._open.size_bytes + end - start < self._block_bytes
+            stays = end_row == count and block.size_bytes + end - start < self._block_bytes
             piece = bytes(payload[start:end]) if stays else payload[start:end]
-            self._open.add(piece, end_row - row, int(encoded.offsets[row]))
+            block.add((piece,), end - start, end_row - row, int(encoded.offsets[row]))
             row, start = end_row, end
         if self._open.size_bytes >= self._block_bytes:
-            self._close_block()
-        rows = IndexRows(
-            encoded.offsets,
-            encoded.timestamps,
-            encoded.keys,
-            encoded.is_tombstone,
-            None,
-            blocks,
-            positions,
-            lengths.astype(np.int32),
-        )
-        self._assembly.add_rows(rows)
+            full.append(self._open)
+            self._open = RawRecords()
+        self._add_blocks(full)
+        self._assembly.add_rows(_index_rows(encoded, numbers, counts, moves))
 
-    def _close_block(self) -> None:
-        block = self._open
-        if block.record_count:
-            self._assembly.add_raw(block.raw(), block.record_count, block.first_offset)
-            self._raw_bytes += block.size_bytes
-            self._open = _OpenBlock()
+    def _add_blocks(self, blocks: Sequence[RawRecords]) -> None:
+        self._assembly.add_raw(blocks)
+        self._raw_bytes += sum(block.size_bytes for block in blocks)
 
 
-class _OpenBlock:
-    """Encoded records of an unfinished block."""
-
-    def __init__(self) -> None:
-        self._pieces: list[bytes | memoryview] = []
-        self.size_bytes = 0
-        self.record_count = 0
-        self.first_offset = -1
-
-    def add(self, piece: bytes | memoryview, record_count: int, first_offset: int) -> None:
-        if not self.record_count:
-            self.first_offset = first_offset
-        self._pieces.append(piece)
-        self.size_bytes += len(piece)
-        self.record_count += record_count
-
-    def raw(self) -> bytes | memoryview:
-        return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+def _index_rows(
+    encoded: EncodedRecords, numbers: Sequence[int], counts: Sequence[int], moves: Sequence[int]
+) -> IndexRows:
+    """Return the index rows of records of which `counts` go into each block, moved by `moves` bytes."""
+    lengths = np.diff(encoded.ends, prepend=0)
+    return IndexRows(
+        encoded.offsets,
+        encoded.timestamps,
+        encoded.keys,
+        encoded.is_tombstone,
+        None,
+        np.repeat(np.array(numbers, np.int32), counts),
+        (encoded.ends - lengths + np.repeat(moves, counts)).astype(np.int32),
+        lengths.astype(np.int32),
+    )
 
 
 def _fields(columns: RecordColumns) -> tuple[Any, ...]:

@@ -43,7 +43,7 @@ from keyfold_sink.write.skips import Delivery, Skips
 _OPEN_OVERHEAD_BYTES: Final = 4096
 # Records are appended in pieces of about this size: their copies then stay in the processor's cache, and in memory that
 # the process has already. A whole batch of 10 MB, copied at once, cost a third more CPU (measured at 1 KB a record).
-_APPEND_BYTES: Final = 2 * 1024 * 1024
+_APPEND_BYTES: Final = 4 * 1024 * 1024
 # How often a missing topic is looked up again, half a second apart: before a commit, and while idle.
 _ATTEMPTS: Final = 3
 _IDLE_ATTEMPTS: Final = 10

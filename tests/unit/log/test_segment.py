@@ -181,6 +181,21 @@ def test_slices_and_wide_offsets_give_the_same_bytes(*, with_headers: bool) -> N
     assert wide.records() == records
 
 
+@pytest.mark.parametrize("arrow_bytes_max", [2**31 - 1, 1000])
+@pytest.mark.parametrize("without_value", [(), (0, 7), (700,)])
+def test_large_values_give_the_same_bytes_as_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, arrow_bytes_max: int, without_value: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr("keyfold.log.record_encoder._INT32_MAX", arrow_bytes_max)
+    records = [
+        replace(r, value=None if r.offset in without_value else bytes([r.offset % 251]) * (1000 + 3 * r.offset))
+        for r in plain_records(MANY_RECORDS + 200)
+    ]
+    segment = make(records)
+    assert segment.data == make(records, cuts=range(0, len(records), 10)).data
+    assert segment.records() == records == read_with_fastavro(segment.data)
+
+
 def test_numpy_columns_are_columns_too() -> None:
     records = list(plain_records(MANY_RECORDS))
     names = ("offsets", "timestamps", "timestamp_types", "leader_epochs")
