@@ -34,7 +34,7 @@ from keyfold_sink.kafka.client import GroupConsumer, OnCommit
 from keyfold_sink.kafka.cluster import AdminSource
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.meter import TaskMeter
-from keyfold_sink.process_tuning import free_cycles
+from keyfold_sink.process_tuning import free_cycles, return_memory
 from keyfold_sink.status import RunState
 from keyfold_sink.task.background import Background, Timers
 from keyfold_sink.task.backpressure import Backpressure
@@ -201,6 +201,8 @@ class SinkTask:
         self._report.send_if_due()
         if self._timers.due("free cycles", self._timings.free_cycles_interval_s):
             free_cycles()
+        if self._timers.due("return memory", self._timings.return_memory_interval_s):
+            return_memory()
 
     def _follow_commands(self) -> None:
         wanted = self._commands.take_pending()

@@ -32,6 +32,8 @@ class TaskTimings:
     """Time limit for leaving the group."""
     free_cycles_interval_s: float = 1.0
     """Interval at which reference cycles are freed."""
+    return_memory_interval_s: float = 10.0
+    """Interval at which free memory is returned to the system."""
     last_calls_s: float = 5.0
     """Time limit at the end for requests to the store that are in flight."""
     report_interval_s: float = REPORT_INTERVAL_S

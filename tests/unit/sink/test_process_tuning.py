@@ -11,7 +11,7 @@ import pytest
 # One small block in twenty lives on: what lies between them is free, and none of it is at the end of the heap.
 _HOLES = """
 import ctypes, os
-from keyfold_sink.process_tuning import free_cycles, tune_process
+from keyfold_sink.process_tuning import return_memory, tune_process
 
 def resident_bytes():
     return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGESIZE")
@@ -26,7 +26,7 @@ for number, block in enumerate(blocks):
     if number % 20:
         libc.free(block)
 before = resident_bytes()
-free_cycles()
+return_memory()
 print(before - resident_bytes())
 """
 
