@@ -117,8 +117,8 @@ class IndexRows:
     length: npt.NDArray[np.int32]
 
 
-class RawRecords:
-    """Encoded records of a block that is not compressed yet."""
+class UncompressedBlock:
+    """A block before its compression, to which records are still added."""
 
     __slots__ = ("_pieces", "first_offset", "record_count", "size_bytes")
 
@@ -129,7 +129,7 @@ class RawRecords:
         self.first_offset = -1
 
     def add(self, pieces: Iterable[Bytes], size_bytes: int, record_count: int, first_offset: int) -> None:
-        """Append neighbouring records in pieces of `size_bytes` together."""
+        """Append records: their bytes in any number of pieces, which have `size_bytes` together."""
         if not self.record_count:
             self.first_offset = first_offset
         self._pieces.extend(pieces)
@@ -213,11 +213,11 @@ class Assembly:
         rows = self._row_count * _ROW_BYTES + self._key_bytes
         return self._held_bytes + rows + index + len(self._blocks) * _BLOCK_ROW_BYTES
 
-    def add_raw(self, blocks: Sequence[RawRecords]) -> None:
+    def add_raw(self, blocks: Sequence[UncompressedBlock]) -> None:
         """Compress blocks and append them.
 
-        Callers give as many blocks as they have. Each compression displaces the processor's caches, so Python code
-        between two of them runs at half its speed.
+        Several blocks at once cost less than one after another: each compression displaces the processor's caches, so
+        Python code between two of them waits for memory.
         """
         compress = self.codec.compress
         payloads = [compress(block.raw()) for block in blocks]

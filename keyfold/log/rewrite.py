@@ -27,14 +27,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from keyfold.log.assembly import SEGMENT_LIMITS, Assembly, FinishedSegment, IndexRows, RawRecords, SegmentLimits
+from keyfold.log.assembly import SEGMENT_LIMITS, Assembly, FinishedSegment, IndexRows, SegmentLimits, UncompressedBlock
 from keyfold.log.avro import SegmentDamaged, SegmentHeader, StoredBlock, parse_block
 from keyfold.log.codec import DEFAULT_CODEC, DEFAULT_LEVEL, Codec, open_codec
 from keyfold.log.index import Index
 from keyfold.log.record_decoder import decompress_block
 from keyfold.log.segment import DEFAULT_BLOCK_BYTES
 from keyfold.runtime.arrow_types import ArrowArray, ArrowChunks, column_of
-from keyfold.runtime.buffers import Fetch
+from keyfold.runtime.buffers import Bytes, Fetch
 from keyfold.runtime.overlap import FETCH_BYTES
 
 Ints = npt.NDArray[np.int64]
@@ -67,7 +67,7 @@ class SegmentRewriter:
         self._assembly = Assembly(sync_marker=sync_marker, codec=codec, level=level, limits=limits)
         self._block_bytes = block_bytes
         self._last_offset = -1
-        self._open = RawRecords()
+        self._open = UncompressedBlock()
         self._codecs: dict[str, Codec] = {}
 
     def add(
@@ -174,9 +174,10 @@ class SegmentRewriter:
         return not scrap or self._open.size_bytes + size_bytes > 1.5 * self._block_bytes
 
     def _collect(self, raw: memoryview, spans: list[tuple[int, int]], size: int, count: int, first_offset: int) -> None:
-        # Few survivors: copy them, so that memory does not hold the whole block.
-        parts = [raw[start:end] for start, end in spans]
-        pieces = (b"".join(parts),) if size * 4 < len(raw) else parts
+        pieces: list[Bytes] = [raw[start:end] for start, end in spans]
+        if size * 4 < len(raw):
+            # Few survivors: copy them, so that memory does not hold the whole block.
+            pieces = [b"".join(pieces)]
         self._open.add(pieces, size, count, first_offset)
         if self._open.size_bytes >= 0.75 * self._block_bytes:
             self._flush()
@@ -184,7 +185,7 @@ class SegmentRewriter:
     def _flush(self) -> None:
         if self._open.record_count:
             self._assembly.add_raw((self._open,))
-            self._open = RawRecords()
+            self._open = UncompressedBlock()
 
     def _codec(self, codec: str) -> Codec:
         if codec not in self._codecs:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from keyfold.log.assembly import SEGMENT_LIMITS, Assembly, FinishedSegment, IndexRows, RawRecords, SegmentLimits
+from keyfold.log.assembly import SEGMENT_LIMITS, Assembly, FinishedSegment, IndexRows, SegmentLimits, UncompressedBlock
 from keyfold.log.codec import DEFAULT_CODEC, DEFAULT_LEVEL
 from keyfold.log.record import RecordColumns
 from keyfold.log.record_encoder import (
@@ -65,7 +65,7 @@ class SegmentWriter:
         self._record_count = 0
         self._pending: list[list[Any]] = [[] for _ in range(7)]
         self._pending_bytes = 0
-        self._open = RawRecords()
+        self._open = UncompressedBlock()
         self._raw_bytes = 0
 
     def append(self, columns: RecordColumns) -> None:
@@ -123,7 +123,7 @@ class SegmentWriter:
         self._encode_pending()
         if self._open.record_count:
             self._add_blocks((self._open,))
-            self._open = RawRecords()
+            self._open = UncompressedBlock()
         return self._assembly.finish()
 
     def _is_worth_encoding(self) -> bool:
@@ -152,7 +152,7 @@ class SegmentWriter:
     def _cut(self, encoded: EncodedRecords) -> None:
         """Fill the open block and new blocks; the last block stays open."""
         ends, payload, count = encoded.ends.data, encoded.payload, len(encoded)
-        full: list[RawRecords] = []
+        full: list[UncompressedBlock] = []
         # Of each block that gets records: its number, how many it gets, and how far they move from the payload to it.
         number = self._assembly.block_count
         numbers: list[int] = []
@@ -164,7 +164,7 @@ class SegmentWriter:
             end_row = bisect_right(ends, start + self._block_bytes - block.size_bytes, row)
             if end_row == row and block.record_count:
                 full.append(block)
-                self._open = RawRecords()
+                self._open = UncompressedBlock()
                 continue
             end_row = max(end_row, row + 1)
             end = ends[end_row - 1]
@@ -178,11 +178,11 @@ class SegmentWriter:
             row, start = end_row, end
         if self._open.size_bytes >= self._block_bytes:
             full.append(self._open)
-            self._open = RawRecords()
+            self._open = UncompressedBlock()
         self._add_blocks(full)
         self._assembly.add_rows(_index_rows(encoded, numbers, counts, moves))
 
-    def _add_blocks(self, blocks: Sequence[RawRecords]) -> None:
+    def _add_blocks(self, blocks: Sequence[UncompressedBlock]) -> None:
         self._assembly.add_raw(blocks)
         self._raw_bytes += sum(block.size_bytes for block in blocks)
 
@@ -190,7 +190,10 @@ class SegmentWriter:
 def _index_rows(
     encoded: EncodedRecords, numbers: Sequence[int], counts: Sequence[int], moves: Sequence[int]
 ) -> IndexRows:
-    """Return the index rows of records of which `counts` go into each block, moved by `moves` bytes."""
+    """Return the index rows of records that were cut into the blocks `numbers`.
+
+    Each block got the next of `counts` records, whose positions in it are those in the payload plus one of `moves`.
+    """
     lengths = np.diff(encoded.ends, prepend=0)
     return IndexRows(
         encoded.offsets,
