@@ -16,7 +16,7 @@ from keyfold.formats.avro_resolve import ReadLeaf
 from keyfold.formats.avro_schema import Fixed, Logical
 from keyfold.formats.errors import Unsuited
 from keyfold.formats.logical_types import PER_SECOND, unit_of
-from keyfold.log.arrow_headers import Spans, cut
+from keyfold.log.arrow_headers import Spans, are_text, cut
 from keyfold.log.arrow_numbers import Ints, Misplaced, Octets, read_numbers, refuse
 from keyfold.runtime.arrow_types import ArrowArray, buffer_of, nulls
 
@@ -25,15 +25,17 @@ _DECIMAL_BYTES: Final = 15  # any number of this size has less than 38 digits
 _FIXED_BYTES: Final = 64
 _UUID: Final = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
 _EARLY: Final = "its bytes end too early"
+_NOT_TEXT: Final = "a string is not UTF-8"
 _INT_MIN, _INT_MAX = -(2**31), 2**31 - 1
 
 
 class Leaves:
     """Reads of some raw bytes. Positions ascend; none is read beyond its limit without notice."""
 
-    def __init__(self, raw: bytes) -> None:
-        """`raw` ends with `PADDING` zeros."""
+    def __init__(self, raw: bytes, *, checks_texts: bool = False) -> None:
+        """`raw` ends with `PADDING` zeros. `checks_texts`: strings that are passed over must be UTF-8 too."""
         self.raw = raw
+        self._checks_texts = checks_texts
         self.octets: Octets = np.frombuffer(raw, np.uint8)
 
     def numbers(self, at: Ints, limits: Ints) -> tuple[Ints, Ints]:
@@ -84,23 +86,30 @@ class Leaves:
         refuse((sizes < 0) | (sizes > limits - at), "a length reaches beyond its end")
         return Spans(at, sizes), at + sizes
 
+    def pass_text(self, spans: Spans) -> None:
+        """Pass over strings. Raises `Misplaced` where one must be UTF-8 and is not."""
+        if self._checks_texts and not are_text(self.raw, spans):
+            raise Misplaced(0, _NOT_TEXT)
+
     def texts(self, spans: Spans) -> ArrowArray:
         """Bytes as strings. Raises `Misplaced` where one is not UTF-8."""
         try:
             return cut(self.raw, spans).cast(pa.string())
         except pa.ArrowInvalid as error:
-            raise Misplaced(0, "a string is not UTF-8") from error
+            raise Misplaced(0, _NOT_TEXT) from error
 
     def _bytes(
         self, action: ReadLeaf, kind: pa.DataType | None, at: Ints, limits: Ints
     ) -> tuple[ArrowArray | None, Ints]:
         spans, behind = (Spans(at, limits - at), limits) if action.is_rest else self.spans(at, limits)
-        if kind is None:
-            return None, behind
         written, target = action.written, action.target
+        is_text = not isinstance(written, Fixed) and written.kind == "string"
+        if kind is None:
+            if is_text:
+                self.pass_text(spans)
+            return None, behind
         if pa.types.is_decimal(kind):
             return self._decimals(spans, _scale(written.logical, target.logical), kind), behind
-        is_text = not isinstance(written, Fixed) and written.kind == "string"
         found = self.texts(spans) if is_text or pa.types.is_string(kind) else cut(self.raw, spans)
         if target.logical is not None and target.logical.name == "uuid":
             canonical = pc.match_substring_regex(found, _UUID)

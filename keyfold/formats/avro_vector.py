@@ -36,7 +36,7 @@ from keyfold.log.arrow_numbers import PADDING, Ints, Misplaced, refuse
 from keyfold.runtime.arrow_types import ArrowArray, column_of, lists_of
 from keyfold.runtime.buffers import Bytes
 
-__all__ = ["Misplaced", "padded", "read_arrow"]
+__all__ = ["Misplaced", "padded", "pass_over", "read_arrow"]
 
 _FEW_ITEMS: Final = 65_536
 # After this many rounds, with fewer values than this left, reading them one by one is quicker.
@@ -64,6 +64,15 @@ def read_arrow(
     refuse(at != ends, "it does not end where its data ends")
     assert found is not None, "an array of a kind must be made"
     return found
+
+
+def pass_over(action: Action, raw: bytes, starts: Ints, ends: Ints) -> None:
+    """Read the values at `[starts, ends)` of `padded` bytes, and make nothing of them. Strings must be UTF-8.
+
+    Raises `Misplaced` and `Unsuited`.
+    """
+    _, at = _Walk(Leaves(raw, checks_texts=True), ColumnMemory(len(raw))).read(action, None, starts, ends)
+    refuse(at != ends, "it does not end where its data ends")
 
 
 class _Walk:
@@ -160,7 +169,9 @@ class _Walk:
 
         def pair(at: Ints, limits: Ints) -> Found:
             spans, at = self._leaves.spans(at, limits)
-            if kind is not None:
+            if kind is None:
+                self._leaves.pass_text(spans)
+            else:
                 keys.append(self._leaves.texts(spans))
             return self.read(action.values, wanted, at, limits)
 
@@ -198,8 +209,10 @@ class _Items:
         rows = np.arange(len(self.at))
         pieces: list[ArrowArray] = []
         owners: list[Ints] = []
+        spare = int((self.limits - self.at).sum())  # items that take no bytes may be any number
         while len(rows := self._open(rows, left)):
-            if len(owners) > _ROUNDS and len(rows) < _FEW_VALUES:
+            spare -= len(rows)
+            if spare < 0 or (len(owners) > _ROUNDS and len(rows) < _FEW_VALUES):
                 raise Unsuited
             found, self.at[rows] = read(self.at[rows], self.limits[rows])
             left[rows] -= 1

@@ -32,6 +32,9 @@ from typing import Final, TypeVar
 import structlog
 
 from keyfold.errors import KeyfoldError
+from keyfold.formats.avro_resolve import Action, resolve, resolve_rest
+from keyfold.formats.avro_schema import NotAvro, avro_type
+from keyfold.formats.confluent_framing import is_bytes_alone
 from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.formats.schema_bounds import SchemaTooLarge, require_bounded, require_bounded_text
 from keyfold.runtime.clock import Clock
@@ -61,9 +64,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class KnownSchema:
-    """A schema with the check of its records."""
+    """A schema with the checks of its records.
+
+    `check` finds where one value ends. `action` reads many values at once; it is None if only `check` knows the schema.
+    """
 
     check: Step
+    action: Action | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,9 +293,8 @@ class _Asker:
             registered = self._repeat(lambda: self._asked(key))
             if registered.kind != AVRO:
                 return RefusedSchema("not an Avro schema", f"schema {key} is {registered.kind}, not Avro")
-            text, check = read_schema(registered)
+            text, known = read_schema(registered)
             self._repeat(lambda: self._archive.add(key, text, self._registry.url))
-            return KnownSchema(check)
         except SchemaUnknown as error:
             return None if question.looks else RefusedSchema("unknown schema", f"schema {key}: {error}")
         except AvroSchemaInvalid as error:
@@ -301,6 +307,8 @@ class _Asker:
             if self._closed.is_set():
                 raise _Closed from error
             return KeyfoldError(f"the request for schema {key} failed: {error!r}")
+        else:
+            return known
 
     def _asked(self, key: SchemaKey) -> RegisteredSchema:
         """Ask the registry once. Raise `RegistryGivenUp` if it has not answered for too long."""
@@ -341,8 +349,8 @@ class _Asker:
             raise _Closed
 
 
-def read_schema(registered: RegisteredSchema) -> tuple[str, Step]:
-    """Return the text to store and the check. The registry has validated the schema. Raise `AvroSchemaInvalid`."""
+def read_schema(registered: RegisteredSchema) -> tuple[str, KnownSchema]:
+    """Return the text to store and the checks. The registry has validated the schema. Raise `AvroSchemaInvalid`."""
     try:
         schema, text = _load(registered.text)
         if registered.referenced:
@@ -350,7 +358,7 @@ def read_schema(registered: RegisteredSchema) -> tuple[str, Step]:
             text = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
         require_bounded_text(len(text.encode()))
         require_bounded(schema)
-        return text, compile_check(schema)
+        return text, KnownSchema(compile_check(schema), _action(schema))
     except SchemaTooLarge as error:
         raise AvroSchemaInvalid(str(error)) from error
     except KeyError as error:
@@ -359,6 +367,14 @@ def read_schema(registered: RegisteredSchema) -> tuple[str, Step]:
         raise AvroSchemaInvalid(f"it is not a valid Avro schema: {error}") from error
     except RecursionError as error:
         raise AvroSchemaInvalid("it is nested too deeply") from error
+
+
+def _action(schema: object) -> Action | None:
+    try:
+        written = avro_type(schema, defaults=False)
+    except NotAvro:
+        return None
+    return resolve_rest(written, written) if is_bytes_alone(schema) else resolve(written, written)
 
 
 def _load(text: str) -> tuple[object, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
@@ -11,10 +12,17 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from keyfold.formats.avro_vector import padded, pass_over
+from keyfold.formats.errors import Unsuited
+from keyfold.log.avro import varint
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.config.registry_settings import parse_registry
 from keyfold_sink.validate.convert.api import ConnectStage, SchemasPending
+from keyfold_sink.validate.convert.avro_check import _MANY, _Group, _judge
+from keyfold_sink.validate.convert.columns import ColumnFailure
 from keyfold_sink.validate.convert.registry import ConfluentRegistry
+from keyfold_sink.validate.convert.registry_api import AVRO, RegisteredSchema
+from keyfold_sink.validate.convert.schemas import KnownSchema, read_schema
 from tests.support.avro_cases import encode, framed, schemas, values
 from tests.support.avro_checks import ALICE, USER, causes, judged, names, opened, wait
 from tests.support.columns import batch
@@ -197,6 +205,69 @@ def test_a_batch_fails_like_its_records_checked_one_by_one(data: st.DataObject) 
     assert [(r.index, r.cause, r.message) for r in whole] == [
         (index, r.cause, r.message) for index, found in enumerate(single) for r in found
     ]
+
+
+@given(st.data())
+@pytest.mark.sharded
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_values_read_together_fail_as_they_do_one_by_one(data: st.DataObject) -> None:
+    schema = data.draw(schemas())
+    _, known = read_schema(RegisteredSchema(AVRO, json.dumps(schema)))
+    few = [encode(schema, value) for value in data.draw(st.lists(values(schema), min_size=1, max_size=4))]
+    if few[0] and data.draw(st.booleans()):
+        at = data.draw(st.integers(0, len(few[0]) - 1))
+        few[0] = few[0][:at] + data.draw(st.binary(max_size=2)) + few[0][at + 1 :]
+    column = few * _MANY
+    alone = [_judge(known, _Group(1, 0, [index]), column) for index in range(len(few))]
+    together = _judge(known, _Group(1, 0, range(len(column))), column)
+    assert together == [
+        ColumnFailure(index, failure.cause, failure.message)
+        for index in range(len(column))
+        for failure in alone[index % len(few)]
+    ]
+
+
+WIDE = {
+    "type": "record",
+    "name": "Wide",
+    "fields": [
+        {"name": "name", "type": "string"},
+        {"name": "of", "type": {"type": "map", "values": ["null", "long"]}},
+        {"name": "parts", "type": {"type": "array", "items": "string"}},
+    ],
+}
+
+
+def test_many_valid_values_are_not_read_one_by_one() -> None:
+    _, known = read_schema(RegisteredSchema(AVRO, json.dumps(WIDE)))
+    row = encode(WIDE, {"name": "Zoë", "of": {"ä": 70_000, "b": None}, "parts": ["x" * 500, ""]})
+
+    def refuse(*_: object) -> int:
+        raise AssertionError("a value was read by itself")
+
+    column = [row] * _MANY * 11
+    assert _judge(KnownSchema(refuse, known.action), _Group(1, 0, range(len(column))), column) == []
+
+
+@pytest.mark.parametrize("text", [b"name", b"key", b"part"])
+def test_text_that_is_not_utf8_fails_among_many(text: bytes) -> None:
+    _, known = read_schema(RegisteredSchema(AVRO, json.dumps(WIDE)))
+    row = encode(WIDE, {"name": "name", "of": {"key": 1}, "parts": ["part"]})
+    column = [row] * 500
+    column[321] = row.replace(text, b"\xff" * len(text))
+    assert [f.index for f in _judge(known, _Group(1, 0, range(500)), column)] == [321]
+
+
+def test_items_without_bytes_are_not_read_in_rounds() -> None:
+    """Each value claims 60,000 nulls in four bytes. A round for each of them would delay all partitions of a task."""
+    _, known = read_schema(RegisteredSchema(AVRO, json.dumps({"type": "array", "items": "null"})))
+    value = varint(60_000) + b"\0"
+    column = [value] * 1000
+    assert known.action is not None
+    ends = np.arange(1, 1001) * len(value)
+    with pytest.raises(Unsuited):
+        pass_over(known.action, padded(b"".join(column)), ends - len(value), ends)
+    assert _judge(known, _Group(1, 0, range(1000)), column) == []
 
 
 def test_mock_registries_work() -> None:
