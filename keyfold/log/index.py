@@ -62,6 +62,10 @@ ROWS: Final = arrow_schema(
 )
 ROW_GROUP_ROWS: Final = 128 * 1024
 
+# Bytes between two wanted blocks that are fetched with them. To receive these takes a twentieth of the CPU of one more
+# request, and a hundredth of its price.
+GAP_BYTES: Final = 256 * 1024
+
 # A block's row has 40 bytes, of which at least 4 are random: its CRC-32.
 _TABLE_BYTES: Final = 64 * 1024
 _TABLE_RATIO: Final = 16
@@ -84,6 +88,15 @@ _ENCODINGS: Final = {
     "position": "DELTA_BINARY_PACKED",
     "length": "DELTA_BINARY_PACKED",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRange:
+    """Bytes of a segment that one request fetches, and the numbers of the wanted blocks among them."""
+
+    start: int
+    length: int
+    numbers: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +127,25 @@ class BlockTable:
             raise SegmentDamaged(origin, message, block=i)
         if crc32(block.stored) != self.crc32[i]:
             raise SegmentDamaged(origin, "has another CRC-32 than in its index", block=i)
+
+    def ranges(self, numbers: Ints, most_bytes: int) -> Iterator[BlockRange]:
+        """Yield the ranges that contain the blocks `numbers` (ascending), each of `most_bytes` or with a single block.
+
+        Up to `GAP_BYTES` between two wanted blocks are fetched with them.
+        """
+        positions, lengths = self.position[numbers].tolist(), self.length[numbers].tolist()
+        wanted: list[int] = []
+        start = end = 0
+        for number, position, length in zip(numbers.tolist(), positions, lengths, strict=True):
+            if wanted and (position - end > GAP_BYTES or position + length - start > most_bytes):
+                yield BlockRange(start, end - start, wanted)
+                wanted = []
+            if not wanted:
+                start = position
+            wanted.append(number)
+            end = position + length
+        if wanted:
+            yield BlockRange(start, end - start, wanted)
 
     def encode(self) -> bytes:
         """Return the table's value for an index's metadata."""

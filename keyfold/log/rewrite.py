@@ -2,7 +2,7 @@
 
 For each source the caller passes the index and a mask of the rows to keep. Then, block by block:
 
-    no record survives     the block is not fetched
+    no record survives     the block is not fetched, unless it lies between two others that are near each other
     all records survive    the stored bytes move unchanged (same codec, not small, no partial block pending before it)
     some records survive   the block is decompressed; runs of survivors are collected into new blocks and compressed
 
@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -41,9 +40,6 @@ Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 Take = Callable[[list[bytes]], None]
 """A function that receives finished stored bytes, in order."""
-
-# Unneeded bytes between two needed blocks that are read to save a request.
-MAX_GAP_BYTES: Final = 4096
 
 
 class SegmentRewriter:
@@ -301,30 +297,13 @@ def _checked(index: Index, number: int, stored: memoryview, origin: str) -> Stor
     return block
 
 
-def fetch_ranges(index: Index, needed: Ints) -> Iterator[tuple[int, int, list[int]]]:
-    """Yield start, length and block numbers of the ranges that contain the blocks `needed` (ascending numbers)."""
-    positions, lengths = index.blocks.position[needed].tolist(), index.blocks.length[needed].tolist()
-    numbers: list[int] = []
-    start = end = 0
-    for number, position, length in zip(needed.tolist(), positions, lengths, strict=True):
-        if numbers and (position - end > MAX_GAP_BYTES or position + length - start > FETCH_BYTES):
-            yield start, end - start, numbers
-            numbers = []
-        if not numbers:
-            start = position
-        numbers.append(number)
-        end = position + length
-    if numbers:
-        yield start, end - start, numbers
-
-
 def _fetch_blocks(index: Index, needed: Ints, fetch: Fetch, origin: str) -> Iterator[tuple[int, memoryview]]:
     """Yield the stored blocks `needed`, each with its number."""
-    for start, length, numbers in fetch_ranges(index, needed):
-        data = memoryview(fetch(start, length))
-        if len(data) != length:
-            message = f"received {len(data)} of {length} bytes at position {start}"
-            raise SegmentDamaged(origin, message, block=numbers[0])
-        for number in numbers:
-            at = int(index.blocks.position[number]) - start
+    for found in index.blocks.ranges(needed, FETCH_BYTES):
+        data = memoryview(fetch(found.start, found.length))
+        if len(data) != found.length:
+            message = f"received {len(data)} of {found.length} bytes at position {found.start}"
+            raise SegmentDamaged(origin, message, block=found.numbers[0])
+        for number in found.numbers:
+            at = int(index.blocks.position[number]) - found.start
             yield number, data[at : at + int(index.blocks.length[number])]

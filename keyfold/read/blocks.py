@@ -1,8 +1,8 @@
 """Reads of any stored blocks of a segment, with few requests and verified bytes.
 
-The index's block table has the place of each block. Neighbouring blocks are fetched together, up to READ_AHEAD_BYTES.
-Each is compared with the table (position, length, count, CRC-32) before use, and the manifest's checksum verifies the
-table.
+The index's block table has the place of each block. Blocks that are near each other are fetched together, up to
+READ_AHEAD_BYTES. Each is compared with the table (position, length, count, CRC-32) before use, and the manifest's
+checksum verifies the table.
 
 Damage is `SegmentDamaged` internally and `Corrupt` for callers (`damage_named`). `ObjectNotFound` is passed to the
 caller, which knows whether a newer version exists.
@@ -34,7 +34,7 @@ class ReadLimits:
     """Limits of a reader's requests and of its memory."""
 
     read_ahead_bytes: int = READ_AHEAD_BYTES
-    """Bytes of neighbouring blocks that one request fetches; a larger block has a request of its own."""
+    """Bytes that one request fetches; a larger block has a request of its own."""
     whole_bytes: int = 1024 * 1024
     """Segments up to this size are fetched whole: faster decoding would save less than one request costs."""
     memory_bytes_min: int = 1024 * 1024
@@ -79,7 +79,7 @@ def verify_hint(place: Place) -> str:
 
 
 def read_blocks_at(store: ObjectStore, place: Place, source: BlockSource, numbers: Ints) -> Iterator[Record]:
-    """Yield the records of the blocks `numbers` (ascending). Fetches neighbours together, up to READ_AHEAD_BYTES."""
+    """Yield the records of the blocks `numbers` (ascending)."""
     key = place.key(source.entry.name)
     codec = open_codec(source.codec)
     for block in stored_blocks_at(store, place, source, numbers):
@@ -106,13 +106,11 @@ def stored_blocks_at(
     """Yield the blocks `numbers` (ascending), each compared with the table. Raises `SegmentDamaged`."""
     key = place.key(source.entry.name)
     table = source.blocks
-    for run in _runs(table, numbers, read_ahead_bytes):
-        start = int(table.position[run[0]])
-        length = int(table.position[run[-1]] + table.length[run[-1]]) - start
-        data = memoryview(_range(store, key, start, length))
-        for number in run:
+    for found in table.ranges(numbers, read_ahead_bytes):
+        data = memoryview(_range(store, key, found.start, found.length))
+        for number in found.numbers:
             at = int(table.position[number])
-            stored = data[at - start : at - start + int(table.length[number])]
+            stored = data[at - found.start : at - found.start + int(table.length[number])]
             block = parse_block(stored, source.sync_marker, origin=key, number=number, position=at)
             table.check(block, origin=key)
             yield block
@@ -127,16 +125,3 @@ def _range(store: ObjectStore, key: str, start: int, length: int) -> bytes:
             message = f"is cut off: it has {size_bytes} bytes, but its index lists at least {start + length}"
             raise SegmentDamaged(key, message) from error
         raise
-
-
-def _runs(blocks: BlockTable, numbers: Ints, most_bytes: int) -> Iterator[list[int]]:
-    """Yield runs of neighbouring blocks that fit one request."""
-    run: list[int] = []
-    for number in numbers.tolist():
-        end = int(blocks.position[number] + blocks.length[number])
-        if run and (number != run[-1] + 1 or end - int(blocks.position[run[0]]) > most_bytes):
-            yield run
-            run = []
-        run.append(number)
-    if run:
-        yield run

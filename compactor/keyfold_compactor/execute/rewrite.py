@@ -27,10 +27,10 @@ from keyfold.log.index import Index, read_index, read_index_data, remark
 from keyfold.log.manifest import SegmentEntry
 from keyfold.log.names import Role, new_name
 from keyfold.log.objects import PART_BYTES, ObjectStream, create_object
-from keyfold.log.rewrite import SegmentRewriter, fetch_ranges
+from keyfold.log.rewrite import SegmentRewriter
 from keyfold.runtime.arrow_types import values_of
 from keyfold.runtime.buffers import Fetch
-from keyfold.runtime.overlap import FetchAhead, SendBehind
+from keyfold.runtime.overlap import FETCH_BYTES, FetchAhead, SendBehind
 from keyfold.runtime.retry import RetryPolicy
 from keyfold.store.api import ObjectStore
 from keyfold_compactor.decide.retain import Bools, new_marks, old_marks
@@ -189,8 +189,8 @@ def _keep(unit: UnitJob, source: UnitSource, masks: Mapping[MaskKey, bytes]) -> 
 def _ranges(index: Index, keep: Bools) -> Iterator[tuple[int, int]]:
     """Return the ranges that the rewriter will fetch. They are computed only after the whole index was found valid."""
     needed = np.flatnonzero(np.bincount(index.ints("block")[keep], minlength=len(index.blocks)))
-    for start, length, _ in fetch_ranges(index, needed):
-        yield start, length
+    for found in index.blocks.ranges(needed, FETCH_BYTES):
+        yield found.start, found.length
 
 
 def _fetch(

@@ -9,6 +9,7 @@ import pytest
 
 from keyfold.log.avro import SegmentDamaged
 from keyfold.log.codec import CODECS
+from keyfold.log.index import GAP_BYTES
 from keyfold.log.record import Record
 from keyfold.log.rewrite import SegmentRewriter
 from keyfold.runtime.overlap import FETCH_BYTES
@@ -64,17 +65,15 @@ def test_whole_blocks_move_as_stored_bytes() -> None:
     assert new.records() == survivors(old, keep.tolist())
 
 
-def test_blocks_without_survivors_are_never_fetched() -> None:
-    old = make(list(plain_records(1000, value_bytes=1000)), codec="null", block_bytes=20_000)
-    block = old.index.ints("block")
-    keep = np.isin(block, [2, 3, 9])
-    rewrite([old], [keep.tolist()])
+def test_blocks_without_survivors_are_fetched_only_between_near_ones() -> None:
+    old = make(list(plain_records(120, value_bytes=25_000)), codec="null", block_bytes=60_000)
     table = old.index.blocks
-    wanted = [
-        (int(table.position[2]), int(table.length[2] + table.length[3])),
-        (int(table.position[9]), int(table.length[9])),
-    ]
-    assert old.fetched == wanted
+    assert len(table) == 60
+    keep = np.isin(old.index.ints("block"), [2, 3, 8, 40])
+    rewrite([old], [keep.tolist()])
+    first, last = int(table.position[2]), int(table.position[40])
+    assert old.fetched == [(first, int(table.position[9]) - first), (last, int(table.length[40]))]
+    assert table.position[8] - table.position[4] <= GAP_BYTES < table.position[40] - table.position[9]
 
 
 def test_nothing_is_fetched_if_nothing_survives() -> None:
