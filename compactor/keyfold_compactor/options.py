@@ -285,7 +285,7 @@ class CompactOptions(ProcessOptions):
             file_delete_delay_ms=own.file_delete_delay_ms,
             replica_hold_max_ms=own.replica_hold_max_ms,
             remove_keyless=own.keyless_records == "remove",
-            encoding=Encoding(own.avro_codec),
+            encoding=Encoding(own.avro_codec, gap_bytes=None if self.io_max_bytes_per_second is None else 0),
         )
 
     def holds(self, policy: str) -> bool:

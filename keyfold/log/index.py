@@ -128,16 +128,16 @@ class BlockTable:
         if crc32(block.stored) != self.crc32[i]:
             raise SegmentDamaged(origin, "has another CRC-32 than in its index", block=i)
 
-    def ranges(self, numbers: Ints, most_bytes: int) -> Iterator[BlockRange]:
+    def ranges(self, numbers: Ints, most_bytes: int, gap_bytes: int = GAP_BYTES) -> Iterator[BlockRange]:
         """Yield the ranges that contain the blocks `numbers` (ascending), each of `most_bytes` or with a single block.
 
-        Up to `GAP_BYTES` between two wanted blocks are fetched with them.
+        Up to `gap_bytes` between two wanted blocks are fetched with them.
         """
         positions, lengths = self.position[numbers].tolist(), self.length[numbers].tolist()
         wanted: list[int] = []
         start = end = 0
         for number, position, length in zip(numbers.tolist(), positions, lengths, strict=True):
-            if wanted and (position - end > GAP_BYTES or position + length - start > most_bytes):
+            if wanted and (position - end > gap_bytes or position + length - start > most_bytes):
                 yield BlockRange(start, end - start, wanted)
                 wanted = []
             if not wanted:

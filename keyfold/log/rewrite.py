@@ -29,7 +29,7 @@ import pyarrow as pa
 from keyfold.log.assembly import SEGMENT_LIMITS, Assembly, FinishedSegment, IndexRows, SegmentLimits, UncompressedBlock
 from keyfold.log.avro import SegmentDamaged, SegmentHeader, StoredBlock, parse_block
 from keyfold.log.codec import DEFAULT_CODEC, DEFAULT_LEVEL, Codec, open_codec
-from keyfold.log.index import Index
+from keyfold.log.index import GAP_BYTES, Index
 from keyfold.log.record_decoder import decompress_block
 from keyfold.log.segment import DEFAULT_BLOCK_BYTES
 from keyfold.runtime.arrow_types import ArrowArray, ArrowChunks, column_of
@@ -46,7 +46,7 @@ class SegmentRewriter:
     """An unfinished new segment. Not thread-safe.
 
     `take` receives stored bytes block by block during `add`; its exceptions end the segment. Without it the bytes wait
-    for `drain` or `finish`.
+    for `drain` or `finish`. Up to `gap_bytes` between two blocks are fetched with them.
     """
 
     def __init__(
@@ -56,12 +56,14 @@ class SegmentRewriter:
         codec: str = DEFAULT_CODEC,
         level: int = DEFAULT_LEVEL,
         block_bytes: int = DEFAULT_BLOCK_BYTES,
+        gap_bytes: int = GAP_BYTES,
         take: Take | None = None,
         limits: SegmentLimits = SEGMENT_LIMITS,
     ) -> None:
         self._take = take
         self._assembly = Assembly(sync_marker=sync_marker, codec=codec, level=level, limits=limits)
         self._block_bytes = block_bytes
+        self._gap_bytes = gap_bytes
         self._last_offset = -1
         self._open = UncompressedBlock()
         self._codecs: dict[str, Codec] = {}
@@ -79,9 +81,9 @@ class SegmentRewriter:
         """Append the rows of one source segment, or of one part of it, where `keep` is true.
 
         `header` is the source's header or codec; None uses the index's codec. `cleaned_epoch` has the marks of the
-        *kept* rows (None keeps the index's marks). `fetch` is called for ranges of at most `FETCH_BYTES`, or one
-        larger block. Raises `SegmentDamaged` (a `ValueError`) with `origin` and block if index and segment do not
-        match; the rewriter must not be used afterwards.
+        *kept* rows (None keeps the index's marks). `fetch` is called for the ranges of `BlockTable.ranges`. Raises
+        `SegmentDamaged` (a `ValueError`) with `origin` and block if index and segment do not match; the rewriter must
+        not be used afterwards.
         """
         if len(keep) != len(index):
             raise ValueError(f"a mask of {len(keep)} for {len(index)} rows")
@@ -134,7 +136,7 @@ class SegmentRewriter:
         first_offsets = offsets[plan.kept_start[needed]].tolist()
         runs = plan.runs(index)
         for (number, stored), first_offset, spans in zip(
-            _fetch_blocks(index, needed, fetch, origin), first_offsets, runs, strict=True
+            _fetch_blocks(index, needed, self._gap_bytes, fetch, origin), first_offsets, runs, strict=True
         ):
             block = _checked(index, number, stored, origin)
             size = int(plan.kept_bytes[number])
@@ -297,9 +299,11 @@ def _checked(index: Index, number: int, stored: memoryview, origin: str) -> Stor
     return block
 
 
-def _fetch_blocks(index: Index, needed: Ints, fetch: Fetch, origin: str) -> Iterator[tuple[int, memoryview]]:
+def _fetch_blocks(
+    index: Index, needed: Ints, gap_bytes: int, fetch: Fetch, origin: str
+) -> Iterator[tuple[int, memoryview]]:
     """Yield the stored blocks `needed`, each with its number."""
-    for found in index.blocks.ranges(needed, FETCH_BYTES):
+    for found in index.blocks.ranges(needed, FETCH_BYTES, gap_bytes):
         data = memoryview(fetch(found.start, found.length))
         if len(data) != found.length:
             message = f"received {len(data)} of {found.length} bytes at position {found.start}"

@@ -15,7 +15,7 @@ from fastavro import _read as fastavro_read
 from hypothesis import strategies as st
 
 from keyfold.log.assembly import SEGMENT_LIMITS, FinishedSegment, SegmentLimits
-from keyfold.log.index import Index
+from keyfold.log.index import GAP_BYTES, Index
 from keyfold.log.record import TIMESTAMP_TYPES, Record, RecordColumns
 from keyfold.log.record_decoder import read_records
 from keyfold.log.rewrite import SegmentRewriter
@@ -83,10 +83,11 @@ def rewrite(
     *,
     codec: str = "zstandard",
     block_bytes: int = 65536,
+    gap_bytes: int = GAP_BYTES,
     marks: Sequence[Any] | None = None,
 ) -> Made:
     """One segment of what survives of others."""
-    rewriter = SegmentRewriter(sync_marker=SYNC, codec=codec, block_bytes=block_bytes)
+    rewriter = SegmentRewriter(sync_marker=SYNC, codec=codec, block_bytes=block_bytes, gap_bytes=gap_bytes)
     for i, (source, keep) in enumerate(zip(sources, keeps, strict=True)):
         mark = None if marks is None else pa.array(marks[i], pa.int32())
         rewriter.add(source.index, source.index.codec, np.array(keep, np.bool_), mark, source.fetch)

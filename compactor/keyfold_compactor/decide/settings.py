@@ -16,15 +16,17 @@ from keyfold.runtime.clock import NEVER_MS
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """How outputs are written: Avro codec and level, block size before compression.
+    """How segments are rewritten: Avro codec and level, block size before compression.
 
-    `part_bytes` is the part size of uploads; None is that of `keyfold.log.objects`.
+    `part_bytes` is the part size of uploads; None is that of `keyfold.log.objects`. `gap_bytes` is how many bytes that
+    nobody needs are read between two blocks, to save a request; None is that of `keyfold.log.index`.
     """
 
     codec: str = "zstandard"
     level: int = 1
     block_bytes: int = 65_536
     part_bytes: int | None = None
+    gap_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from keyfold.errors import Corrupt, UploadLost
 from keyfold.log.assembly import SEGMENT_LIMITS, FinishedSegment, SegmentLimits
 from keyfold.log.avro import SegmentDamaged
-from keyfold.log.index import Index, read_index, read_index_data, remark
+from keyfold.log.index import GAP_BYTES, Index, read_index, read_index_data, remark
 from keyfold.log.manifest import SegmentEntry
 from keyfold.log.names import Role, new_name
 from keyfold.log.objects import PART_BYTES, ObjectStream, create_object
@@ -114,11 +114,13 @@ def _survivors(
 ) -> FinishedSegment:
     """Write the blocks of all surviving records."""
     encoding = unit.encoding
+    gap_bytes = GAP_BYTES if encoding.gap_bytes is None else encoding.gap_bytes
     rewriter = SegmentRewriter(
         sync_marker=unit.sync_marker,
         codec=encoding.codec,
         level=encoding.level,
         block_bytes=encoding.block_bytes,
+        gap_bytes=gap_bytes,
         take=write,
         limits=limits,
     )
@@ -127,7 +129,7 @@ def _survivors(
         try:
             for part, keep in _parts(unit, source, masks, store, retry):
                 marks = new_marks(part.rows, keep, unit.epoch) if unit.is_marking else old_marks(part.rows, keep)
-                with _fetch(store, key, retry, _ranges(part, keep) if is_ahead else None) as fetch:
+                with _fetch(store, key, retry, _ranges(part, keep, gap_bytes) if is_ahead else None) as fetch:
                     rewriter.add(part, None, keep, marks, fetch, origin=key)
         except SegmentDamaged as error:
             hint = f"run `{unit.place.command('verify')}`; the log was not changed"
@@ -186,10 +188,10 @@ def _keep(unit: UnitJob, source: UnitSource, masks: Mapping[MaskKey, bytes]) -> 
     return keep
 
 
-def _ranges(index: Index, keep: Bools) -> Iterator[tuple[int, int]]:
+def _ranges(index: Index, keep: Bools, gap_bytes: int) -> Iterator[tuple[int, int]]:
     """Return the ranges that the rewriter will fetch. They are computed only after the whole index was found valid."""
     needed = np.flatnonzero(np.bincount(index.ints("block")[keep], minlength=len(index.blocks)))
-    for found in index.blocks.ranges(needed, FETCH_BYTES):
+    for found in index.blocks.ranges(needed, FETCH_BYTES, gap_bytes):
         yield found.start, found.length
 
 

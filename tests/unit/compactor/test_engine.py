@@ -125,3 +125,10 @@ def test_spark_that_is_asked_for_must_be_installed(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(versions, "found_pyspark", lambda: None)
     with pytest.raises(ExtraMissing):
         checked("spark")
+
+
+def test_a_pass_within_a_byte_rate_reads_nothing_between_blocks() -> None:
+    config = {"s3.bucket.name": "b"}
+    free = CompactOptions.parse(config)
+    paced = CompactOptions.parse({**config, "log.cleaner.io.max.bytes.per.second": "1000000"})
+    assert [given.settings_of("users", {}).encoding.gap_bytes for given in (free, paced)] == [None, 0]

@@ -73,6 +73,12 @@ def test_blocks_without_survivors_are_fetched_only_between_near_ones() -> None:
     rewrite([old], [keep.tolist()])
     first, last = int(table.position[2]), int(table.position[40])
     assert old.fetched == [(first, int(table.position[9]) - first), (last, int(table.length[40]))]
+    old.fetched.clear()
+    rewrite([old], [keep.tolist()], gap_bytes=0)
+    assert old.fetched == [
+        (first, int(table.position[4]) - first),
+        *((int(table.position[number]), int(table.length[number])) for number in (8, 40)),
+    ]
     assert table.position[8] - table.position[4] <= GAP_BYTES < table.position[40] - table.position[9]
 
 
