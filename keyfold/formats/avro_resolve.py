@@ -28,6 +28,7 @@ from keyfold.formats.avro_schema import (
     describe,
     short_name,
 )
+from keyfold.formats.confluent_framing import is_bytes_alone
 
 _PROMOTIONS: Final = {
     "int": frozenset({"long", "float", "double"}),
@@ -107,10 +108,10 @@ def resolve(writer: Type, reader: Type) -> Action:
     return _Resolver().resolve(writer, reader)
 
 
-def resolve_rest(writer: Type, reader: Type) -> Action:
-    """As `resolve`, for bytes that reach to the end of the data (see `confluent_framing.is_bytes_alone`)."""
+def resolve_framed(schema: object, writer: Type, reader: Type) -> Action:
+    """As `resolve`, for data in Confluent's framing. `schema` is the writer's as JSON (see `is_bytes_alone`)."""
     action = resolve(writer, reader)
-    return replace(action, is_rest=True) if isinstance(action, ReadLeaf) else action
+    return replace(action, is_rest=True) if isinstance(action, ReadLeaf) and is_bytes_alone(schema) else action
 
 
 class _Resolver:

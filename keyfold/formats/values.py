@@ -18,9 +18,9 @@ from threading import Lock
 from typing import Final, NoReturn, Protocol, cast
 
 from keyfold.formats.avro_read import FAULTS, Into, Read, compile_reader, fault_text
-from keyfold.formats.avro_resolve import Action, resolve, resolve_rest
+from keyfold.formats.avro_resolve import Action, resolve_framed
 from keyfold.formats.avro_schema import NotAvro, Type, avro_type
-from keyfold.formats.confluent_framing import is_bytes_alone, read_frame
+from keyfold.formats.confluent_framing import read_frame
 from keyfold.formats.connect_json import Envelope, is_envelope
 from keyfold.formats.errors import FormatMismatch, SchemaKey
 from keyfold.formats.format import RecordPart
@@ -232,8 +232,8 @@ class WriterReaders:
         found = self._actions.get(key)
         if found is None:
             writer = self.writer(key)
-            resolved = resolve_rest if is_bytes_alone(self._schemas.schema(key)) else resolve
-            found = self._actions[key] = resolved(writer, writer if self._reader is None else self._reader)
+            reader = writer if self._reader is None else self._reader
+            found = self._actions[key] = resolve_framed(self._schemas.schema(key), writer, reader)
         return found
 
     def of(self, key: SchemaKey) -> Read:

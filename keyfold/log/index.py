@@ -62,8 +62,8 @@ ROWS: Final = arrow_schema(
 )
 ROW_GROUP_ROWS: Final = 128 * 1024
 
-# Bytes between two wanted blocks that are fetched with them. To receive these takes a twentieth of the CPU of one more
-# request, and a hundredth of its price.
+# Bytes between two wanted parts of an object that are fetched with them: they cost less than one more request
+# (docs/decisions/0034).
 GAP_BYTES: Final = 256 * 1024
 
 # A block's row has 40 bytes, of which at least 4 are random: its CRC-32.

@@ -38,7 +38,7 @@ from keyfold.errors import Corrupt, ObjectNotFound, StoreError
 from keyfold.log.arrow_numbers import Ints
 from keyfold.log.avro import SYNC_BYTES
 from keyfold.log.codec import CODECS, DecompressionFailed, open_codec
-from keyfold.log.index import BlockTable
+from keyfold.log.index import GAP_BYTES, BlockTable
 from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.names import Place
 from keyfold.log.objects import ObjectStream, Retries
@@ -60,7 +60,6 @@ _COLUMNS: Final = 6
 _TABLE_RATIO: Final = 64
 _UNPACKED_BYTES_MIN: Final = 1024 * 1024
 _READ_BYTES: Final = 8 * 1024 * 1024
-_GAP_BYTES: Final = 256 * 1024
 _BITS_MAX: Final = 20
 _TRIES: Final = 5
 _CHUNK_BYTES_MAX: Final = 1 << 40
@@ -222,7 +221,7 @@ class StoredDirectory:
 
     def _is_near(self, first: int, last: int, number: int) -> bool:
         gap_bytes = self.starts[number] - self.starts[last + 1]
-        return bool(gap_bytes <= _GAP_BYTES and self.starts[number + 1] - self.starts[first] <= _READ_BYTES)
+        return bool(gap_bytes <= GAP_BYTES and self.starts[number + 1] - self.starts[first] <= _READ_BYTES)
 
     def _read(self, first: int, end: int) -> Iterator[tuple[int, Entries]]:
         """Read the chunks `[first, end)` with one request."""

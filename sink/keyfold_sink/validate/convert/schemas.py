@@ -32,9 +32,8 @@ from typing import Final, TypeVar
 import structlog
 
 from keyfold.errors import KeyfoldError
-from keyfold.formats.avro_resolve import Action, resolve, resolve_rest
+from keyfold.formats.avro_resolve import Action, resolve_framed
 from keyfold.formats.avro_schema import NotAvro, avro_type
-from keyfold.formats.confluent_framing import is_bytes_alone
 from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.formats.schema_bounds import SchemaTooLarge, require_bounded, require_bounded_text
 from keyfold.runtime.clock import Clock
@@ -374,7 +373,7 @@ def _action(schema: object) -> Action | None:
         written = avro_type(schema, defaults=False)
     except NotAvro:
         return None
-    return resolve_rest(written, written) if is_bytes_alone(schema) else resolve(written, written)
+    return resolve_framed(schema, written, written)
 
 
 def _load(text: str) -> tuple[object, str]:
