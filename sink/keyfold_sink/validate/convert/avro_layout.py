@@ -40,7 +40,10 @@ def compile_check(schema: object) -> Step:
     """
     if is_bytes_alone(schema):
         return _rest
-    return _in_a_row(_Compiler().steps(schema, ""))
+    compiler = _Compiler()
+    steps = compiler.steps(schema, "")
+    compiler.refuse_endless()
+    return _in_a_row(steps)
 
 
 class _Compiler:
@@ -49,11 +52,22 @@ class _Compiler:
     def __init__(self) -> None:
         self._named: dict[str, list[Step] | None] = {}
         self._open: dict[str, list[Step]] = {}
+        self._parts: dict[str, set[str]] = {}  # the named types that each value of a record has in it
+        self._record = ""  # whose part is being compiled; none inside a union, an array or a map
+
+    def refuse_endless(self) -> None:
+        """Refuse each value of a record that has itself in each of its values, before it is followed without end."""
+        endless = dict(self._parts)
+        while finite := [name for name, parts in endless.items() if not parts & endless.keys()]:
+            for name in finite:
+                del endless[name]
+        for name in endless.keys() & self._open.keys():
+            self._open[name][:] = [_endless(name)]
 
     def steps(self, schema: object, namespace: str) -> list[Step]:
         """Return the steps of a type; none if it takes no bytes."""
         if isinstance(schema, list):
-            return [_union([_in_a_row(self.steps(branch, namespace)) for branch in schema])]
+            return [_union([_in_a_row(self._steps_in("", branch, namespace)) for branch in schema])]
         if isinstance(schema, str):
             primitive = _PRIMITIVES.get(schema)
             return self._reference(schema, namespace) if primitive is None else list(primitive)
@@ -62,15 +76,22 @@ class _Compiler:
         kind = schema.get("type")
         if isinstance(kind, str):
             if kind == "array":
-                return [_blocks(self.steps(schema.get("items"), namespace))]
+                return [_blocks(self._steps_in("", schema.get("items"), namespace))]
             if kind == "map":
-                return [_blocks([_string, *self.steps(schema.get("values"), namespace)])]
+                return [_blocks([_string, *self._steps_in("", schema.get("values"), namespace)])]
             if kind in NAMED:
                 return self._definition(kind, schema, namespace)
         return self.steps(kind, namespace)
 
+    def _steps_in(self, record: str, schema: object, namespace: str) -> list[Step]:
+        outer, self._record = self._record, record
+        steps = self.steps(schema, namespace)
+        self._record = outer
+        return steps
+
     def _reference(self, name: str, namespace: str) -> list[Step]:
         full = resolve(name, namespace, self._named)
+        self._parts.setdefault(self._record, set()).add(full)
         known = self._named[full]
         if known is not None:
             return known
@@ -82,6 +103,7 @@ class _Compiler:
         if name in self._named:
             raise AvroSchemaInvalid(f"the type {name!r} is defined twice")
         self._named[name] = None
+        self._parts.setdefault(self._record, set()).add(name)
         steps: list[Step] = []
         if kind == "fixed":
             size = schema.get("size")
@@ -92,7 +114,7 @@ class _Compiler:
             steps = [_enum(len(schema.get("symbols", ())))]
         else:
             for field in schema.get("fields", ()):
-                steps += self.steps(field.get("type"), namespace_of(name))
+                steps += self._steps_in(name, field.get("type"), namespace_of(name))
         # Later references use one call instead of copying the steps, whose number could grow exponentially.
         self._named[name] = steps if len(steps) < _INLINED else [_in_a_row(steps)]
         if name in self._open:
@@ -117,6 +139,13 @@ def _run(steps: list[Step], data: bytes, at: int) -> int:
     for step in steps:
         at = step(data, at)
     return at
+
+
+def _endless(name: str) -> Step:
+    def refuse(_data: bytes, at: int) -> int:
+        raise AvroDataInvalid(f"the record {name!r} at byte {at} has another one in it, and so on without end")
+
+    return refuse
 
 
 def _rest(data: bytes, _at: int) -> int:

@@ -123,6 +123,31 @@ def test_a_record_inside_itself_inside_another_namespace() -> None:
     assert not accepts(schema, b"\x00\x04" + leaf + b"\x00\x00\x02" + leaf)
 
 
+def holder(name: str, *types: Any) -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": [{"name": f"f{n}", "type": each} for n, each in enumerate(types)]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "data"),
+    [
+        (holder("A", "A"), b""),
+        (holder("A", "int", holder("B", "long", "A")), b"\x00" * 100),
+        (holder("A", ["null", holder("C", "A")], "C"), b"\x00" * 100),
+        (holder("A", holder("B", ["null", "A"], "B")), b"\x00" * 100),
+        (["null", holder("A", "A")], b"\x02"),
+        (holder("R", {"type": "array", "items": holder("A", "int", "A")}), b"\x02\x00"),
+    ],
+)
+def test_a_record_that_is_always_inside_itself_is_not_followed(schema: Any, data: bytes) -> None:
+    with pytest.raises(AvroDataInvalid, match="without end"):
+        compile_check(schema)(data, 0)
+
+
+def test_a_record_that_is_always_inside_itself_may_be_absent() -> None:
+    assert accepts(["null", holder("A", "A")], b"\x00")
+    assert accepts(holder("R", {"type": "map", "values": holder("A", "int", "A")}, ["null", "R"]), b"\x00\x02\x00\x00")
+
+
 @pytest.mark.parametrize(
     "items", ["double", "long", {"type": "fixed", "name": "F", "size": 16}, ["null", "int"], "string"]
 )
