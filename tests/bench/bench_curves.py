@@ -5,19 +5,22 @@
     records       one pass over 100,000 to 1,000,000 records of 1 KB, half of them superseded
     keys          one pass over 50,000 records with keys of 8 to 1,024 bytes
     garbage       one pass over 100,000 records, 1 to 99 % of them superseded; work: the floor of `tests.bench._floors`
+    workers       one pass over eight partitions of 50,000 records on Spark, with 1 to 8 workers of a standalone cluster
     partitions    one run over 1 to 20,000 partitions, none of them due
     segments      one look at a log of 10 to 10,000 segments of 10,000 records each: 100,000 to 100,000,000 records
     commits       one commit of the sink to such a log
 
 A slope of 1 means that twice the work costs twice the CPU; below 1, a constant part still counts. A slope above
 `SLOPE_MAX` is a defect, and the exit code is 1. Passes are those of the local engine in one thread, on logs in memory.
-The logs of `segments` and `commits` are manifests without objects. CPU is the least of three runs.
+The logs of `segments` and `commits` are manifests without objects. CPU is the least of three runs. That of `workers` is
+of the driver, all executors and their Python workers, once these are warm.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +32,7 @@ from typing import Final
 
 import click
 import numpy as np
+from pyspark.sql import SparkSession
 
 from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.manifest_codec import encode_manifest
@@ -42,9 +46,13 @@ from keyfold_compactor.decide.settings import TopicSettings
 from keyfold_compactor.execute.executor import Executor
 from keyfold_compactor.execute.local import LocalExecutor
 from keyfold_compactor.execute.run import Run, RunSettings
+from keyfold_compactor.spark.executor import SparkExecutor
+from keyfold_compactor.spark.session import spark_session
+from keyfold_compactor.spark.tasks import TaskEnvironment
+from keyfold_demo.java import QUICK_JVM
 from tests.bench._floors import pass_floor_s
 from tests.bench._folder_store import FolderStore
-from tests.bench._processes import memory_folder
+from tests.bench._processes import cpu_s, memory_folder
 from tests.bench._records import Recipe, fill
 from tests.bench.report.results import Row, rows_as_json
 from tests.support.logs import MadeLog, records
@@ -55,6 +63,15 @@ SEGMENT_RECORDS: Final = 10_000
 TOPIC: Final = "curve"
 _PLACE: Final = Place("topics", TOPIC, 0)
 _SETTINGS: Final = TopicSettings(min_cleanable_dirty_ratio=0.0)
+_CLUSTER_PARTITIONS: Final = 8
+_CLUSTER: Final = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.executor.memory": "1g",
+    "spark.executor.extraJavaOptions": QUICK_JVM,
+    "spark.log.level": "ERROR",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +129,24 @@ def passes(recipe_of: Callable[[int], Recipe], work_of: Work, steps: Sequence[in
 
 
 def _pass_s(made: Path, copy: Path) -> float:
-    """Clean a copy of a log. Objects are never changed, so links are a copy."""
+    """Return the CPU seconds of a pass over a copy of a log."""
+    store = _copied(made, copy)
+    return _cleaned_s(store, LocalExecutor(store, RetryPolicy(SystemClock(), Random())), [_PLACE], time.process_time)
+
+
+def _copied(made: Path, copy: Path) -> FolderStore:
+    """Copy logs. Objects are never changed, so links are a copy."""
     shutil.copytree(made, copy, copy_function=os.link)
-    store = FolderStore(str(copy))
-    run = new_run(store, LocalExecutor(store, RetryPolicy(SystemClock(), Random())))
-    begun_s = time.process_time()
-    report = run.clean([_PLACE])
-    used_s = time.process_time() - begun_s
+    return FolderStore(str(copy))
+
+
+def _cleaned_s(store: FolderStore, executor: Executor, places: Sequence[Place], used_s: Callable[[], float]) -> float:
+    """Clean logs, and return the CPU seconds that this took."""
+    run, begun_s = new_run(store, executor), used_s()
+    report = run.clean(places)
+    took_s = used_s() - begun_s
     assert report.exit_code == 0, report.document()
-    return used_s
+    return took_s
 
 
 def _floor_s(_recipe: Recipe, before: Manifest, store: FolderStore) -> float:
@@ -136,6 +162,32 @@ def new_run(store: ObjectStore, executor: Executor | None) -> Run:
         return executor
 
     return Run(store, RunSettings(settings_of=lambda *_: _SETTINGS), given, clock=SystemClock(), random=Random())
+
+
+def cluster_passes(steps: Sequence[int]) -> Iterator[Point]:
+    """Yield one point for each number of workers: a pass over the same logs."""
+    places = [replace(_PLACE, partition=number) for number in range(_CLUSTER_PARTITIONS)]
+    recipe = Recipe(50_000, 50)
+    root = Path(tempfile.mkdtemp(prefix="keyfold-curve-", dir=memory_folder(4 * len(places) * recipe.raw_bytes)))
+    os.environ.update(PYTHONPATH=str(Path.cwd()), PYSPARK_PYTHON=sys.executable)  # for the workers
+    try:
+        fill(FolderStore(str(root / "made")), [(place, recipe) for place in places])
+        for count in steps:
+            with spark_session("curve", {"spark.master": f"local-cluster[{count},1,1024]", **_CLUSTER}) as spark:
+                yield Point(count, min(_passes_on(spark, root, places)[1:]))  # the first one warms the workers up
+    finally:
+        shutil.rmtree(root)
+
+
+def _passes_on(spark: SparkSession, root: Path, places: Sequence[Place]) -> list[float]:
+    found = []
+    for _ in range(1 + RUNS):
+        copy = root / "copy"
+        store = _copied(root / "made", copy)
+        executor = SparkExecutor(spark, TaskEnvironment(store, None, 5.0), map_bytes=64 * 1024 * 1024)
+        found.append(_cleaned_s(store, executor, places, cpu_s))
+        shutil.rmtree(copy)
+    return found
 
 
 # Manifests
@@ -217,6 +269,7 @@ CURVES: Final = {
         partial(passes, lambda percent: Recipe(100_000, percent), _floor_s),
         (1, 10, 50, 90, 99),
     ),
+    "workers": Curve("workers", cluster_passes, (1, 2, 4, 8)),
     "partitions": Curve("partitions", idle_runs, (1, 10, 100, 1_000, 5_000, 20_000)),
     "segments": Curve("segments", looks, (10, 100, 1_000, 10_000)),
     "commits": Curve("segments", commits, (10, 100, 1_000, 10_000)),
