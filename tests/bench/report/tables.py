@@ -18,9 +18,16 @@ COMPACTION_SIDES: Final = (
 _WORDS: Final = {1: "one", 4: "four"}
 _SPARK_SIDES: Final = {
     "window": "`row_number()` by key",
-    "latest_state jvm": "keyfold, engine `jvm`",
-    "latest_state keyfold": "keyfold, engine `keyfold`",
+    "spark.read avro": "`spark.read` of its Avro files",
+    "spark.read parquet": "`spark.read` of the same rows in Parquet",
+    **{
+        f"{read} {engine}": f"keyfold, engine `{engine}`"
+        for read in ("latest_state", "read_log")
+        for engine in ("jvm", "keyfold")
+    },
 }
+_SPARK_SCANS: Final = {"read": "every record", "clean": "latest state of a clean log"}
+_OF_PEER: Final = ("wall_of_peer", "cpu_of_peer")
 PEERS: Final = {
     "keyfold": "keyfold, passes as they fall due",
     "keyfold-once": "keyfold, one pass at the end",
@@ -167,7 +174,7 @@ def sink_memory(results: Mapping[str, Result]) -> str:
 def compaction(results: Mapping[str, Result]) -> str:
     head = ["garbage, partitions", "peer", "peer's CPU", "keyfold", "keyfold's CPU", "faster", "less CPU", "CPU floor"]
     return table(
-        head,
+        [*head, "keyfold, of its floor"],
         [
             [
                 garbage_case(row),
@@ -175,6 +182,7 @@ def compaction(results: Mapping[str, Result]) -> str:
                 times(row["ratios"]["wall"]),
                 times(row["ratios"]["cpu"]),
                 seconds(row["floor_s"]),
+                f"{row['keyfold']['cpu_s'] / row['floor_s']:.2f}",
             ]
             for row in results["compaction"].rows
         ],
@@ -203,6 +211,23 @@ def read_spark(results: Mapping[str, Result]) -> str:
                 seconds(row["cpu_s"]),
                 f"{significant(row['shuffled_bytes'] / 1e6, 2)} MB",
                 *(["", ""] if row is peer else [times(peer[unit] / row[unit]) for unit in ("wall_s", "cpu_s")]),
+            ]
+            for row in rows
+        ],
+    )
+
+
+def read_spark_scans(results: Mapping[str, Result]) -> str:
+    """The table of reads that Spark does without keyfold as well: of Avro files, and of Parquet files."""
+    rows = [row for row in results["read-spark"].rows if row["contest"] in _SPARK_SCANS]
+    return table(
+        ["read", "time", "CPU", "of the peer's time", "of its CPU"],
+        [
+            [
+                f"{_SPARK_SCANS[row['contest']]}: {_SPARK_SIDES[row['side']]}",
+                seconds(row["wall_s"]),
+                seconds(row["cpu_s"]),
+                *(f"{row[of]:.2f}" for of in _OF_PEER),
             ]
             for row in rows
         ],
@@ -357,6 +382,7 @@ TABLES: Final[Mapping[str, Callable[[Mapping[str, Result]], str]]] = {
     "compaction": compaction,
     "byte-rate": byte_rate,
     "read-spark": read_spark,
+    "read-spark-scans": read_spark_scans,
     "read-python": read_python,
     "restore": restore,
     "curves": curves,

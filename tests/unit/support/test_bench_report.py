@@ -67,6 +67,10 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     "read-spark": [
         {"contest": "latest", "side": side, "wall_s": wall_s, "cpu_s": cpu_s, "shuffled_bytes": shuffled}
         for side, wall_s, cpu_s, shuffled in _SPARK
+    ]
+    + [
+        {"contest": contest, "side": side, "wall_s": 2.0, "cpu_s": 3.0, "wall_of_peer": 1.25, "cpu_of_peer": 1.5}
+        for contest, side in (("read", "read_log jvm"), ("clean", "latest_state keyfold"))
     ],
     "read-python": [
         {"case": "zstandard, 200 B", "fastavro_cpu_us": 3.73, "batches_cpu_us": 0.58, "floor_cpu_us": 0.41}
