@@ -105,7 +105,7 @@ Action = ReadLeaf | ReadEnum | ReadArray | ReadMap | ReadUnion | ReadRecord | Re
 
 def resolve(writer: Type, reader: Type) -> Action:
     """What to do with a value that was written by `writer`, for `reader`."""
-    return _Resolver().resolve(writer, reader)
+    return _Resolver(_endless(writer)).resolve(writer, reader)
 
 
 def resolve_framed(schema: object, writer: Type, reader: Type) -> Action:
@@ -115,7 +115,8 @@ def resolve_framed(schema: object, writer: Type, reader: Type) -> Action:
 
 
 class _Resolver:
-    def __init__(self) -> None:
+    def __init__(self, endless: frozenset[int]) -> None:
+        self._endless = endless
         self._records: dict[tuple[int, int], ReadRecord] = {}
 
     def resolve(self, writer: Type, reader: Type) -> Action:  # noqa: C901, PLR0911 - one line for each pair of types
@@ -138,6 +139,8 @@ class _Resolver:
                 return ReadArray(self.resolve(writer.items, reader.items))
             case Map(), Map():
                 return ReadMap(self.resolve(writer.values, reader.values))
+            case RecordType(), RecordType() if id(writer) in self._endless:
+                return Refuse(f"each value of {describe(writer)} has another one in it, and so on without end")
             case RecordType(), RecordType():
                 return self._record(writer, reader)
         return _mismatch(writer, reader)
@@ -159,6 +162,27 @@ class _Resolver:
             names = ", ".join(f"`{name}`" for name in missing)
             return Refuse(f"it was written without {names} of {reader.name}, and the reader schema has no default")
         return action
+
+
+def _endless(writer: Type) -> frozenset[int]:
+    """The ids of the records that have themselves in each of their values, which no data can hold."""
+    parts: dict[int, set[int]] = {}
+    pending = [writer]
+    while pending:
+        match kind := pending.pop():
+            case RecordType() if id(kind) not in parts:
+                pending += [each.type for each in kind.fields]
+                parts[id(kind)] = {id(each.type) for each in kind.fields if isinstance(each.type, RecordType)}
+            case Union():
+                pending += kind.branches
+            case Array():
+                pending.append(kind.items)
+            case Map():
+                pending.append(kind.values)
+    while finite := [each for each, held in parts.items() if not held & parts.keys()]:
+        for each in finite:
+            del parts[each]
+    return frozenset(parts)
 
 
 def _places(writer: RecordType, reader: RecordType) -> list[int | None]:

@@ -111,6 +111,18 @@ def test_a_schema_text_that_is_too_deep_or_too_long_is_refused(text: str) -> Non
         decoder._value.value(b"\0\0\0\0\x07\x02", ())
 
 
+def test_a_value_of_a_record_that_is_always_inside_itself_is_refused_without_being_followed() -> None:
+    endless = {"type": "record", "name": "E", "fields": [{"name": "e", "type": "E"}]}
+    store = MemoryStore()
+    for number, schema in ((7, endless), (8, ["null", endless])):
+        store.put(f"topics/_schemas/{number}.avsc", json.dumps(schema).encode(), Create())
+    decoder = Decoder(value_format="avro", schemas=SchemaArchive(store, "topics"))
+    for data in (b"\0\0\0\0\x07", b"\0\0\0\0\x08\x02"):
+        with pytest.raises(FormatMismatch, match="without end"):
+            decoder._value.value(data, ())
+    assert decoder._value.value(b"\0\0\0\0\x08\x00", ()) is None
+
+
 @pytest.mark.parametrize("depth", [100, 300, 480, 900, 5_000])
 def test_an_envelope_and_a_document_of_any_depth_are_read_or_refused(depth: int) -> None:
     schema: Json = {"type": "string"}
