@@ -33,6 +33,7 @@ EXISTING = {
     "kafka-user",
     "kafka-ca",
     "keyfold-rest",
+    "keyfold-serve",
     "keyfold-dr",
     "keyfold-catalog",
     "kafka-reader",

@@ -56,8 +56,9 @@ def test_a_sinks_memory_limit_covers_its_tasks() -> None:
 
 
 def test_probes_use_the_matching_endpoints() -> None:
-    objects = template(with_values({"compactor": {"mode": "loop"}, "replica": {"enabled": True}}))
-    for owner in ("StatefulSet/kf-keyfold-sink", "Deployment/kf-keyfold-compactor", "Deployment/kf-keyfold-replica"):
+    services = {"compactor": {"mode": "loop"}, "replica": {"enabled": True}, "serve": {"enabled": True}}
+    objects = template(with_values(services))
+    for owner in ("StatefulSet/kf-keyfold-sink", *(f"Deployment/kf-keyfold-{name}" for name in services)):
         container = found_pod(objects, owner).containers[0]
         paths = {kind: container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")}
         assert paths == {"startup": "/health/live", "liveness": "/health/live", "readiness": "/health/ready"}
@@ -147,6 +148,7 @@ def test_credentials_of_a_secret_reach_every_container_that_opens_the_bucket() -
             "store": {"credentials": {"secretName": "s3-keys"}},
             "compactor": {"spark": {"mode": "kubernetes"}},
             "replica": {"enabled": True},
+            "serve": {"enabled": True},
         }
     )
     for pod in pods(template(values)):

@@ -3,6 +3,7 @@
     the set of values   what of it runs here
     laptop              the sink and the compactor's loop, against one broker and an S3 server with keys
     replica             the replicator, from one bucket to another
+    serve               the server that answers by key
 
 The store is reached through a gate that can be shut. What sets for EKS and for Spark on Kubernetes say of brokers with
 TLS, of identities and of executors is not run: test_chart.py has their configurations read by the services.
@@ -14,9 +15,11 @@ import json
 import subprocess
 import time
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
+import requests
 import yaml
 
 from keyfold.errors import FirstCopyUnfinished, LogNotFound, ManifestLost
@@ -283,6 +286,25 @@ def test_probes_of_a_replicator_match_every_state(s3: LocalS3Process, gate: Gate
     finally:
         store.close()
         there.close()
+
+
+def test_a_server_answers_those_who_have_the_token(s3: LocalS3Process, tmp_path: Path) -> None:
+    given = PodEnvironment(secrets={"keyfold-serve": {"token": "a-token\n"}}, environment=s3.environment)
+    rendered = template(VALUE_SETS / "serve.yaml")
+    pod = LocalPod(rendered, "Deployment/kf-keyfold-serve", tmp_path, given, name="kf-keyfold-serve-0")
+    store = s3.location("example-log").open()
+    try:
+        Sink.open(store, Place("topics", "users", 0), clock=SystemClock()).append([record(0, "a", "1")])
+    finally:
+        store.close()
+    with pod:
+        pod.starts()
+        assert pod.probe("readiness").is_good
+        url = f"http://127.0.0.1:{pod.ports[8090]}/topics/users/keys/a"
+        assert requests.get(url, timeout=30).status_code == HTTPStatus.UNAUTHORIZED
+        answer = requests.get(url, headers={"Authorization": "Bearer a-token"}, timeout=30)
+        assert (answer.status_code, answer.content) == (HTTPStatus.OK, b"1")
+        assert pod.ends() == 0, pod.said[-3000:]
 
 
 def _registered(pod: LocalPod, s3: LocalS3Process) -> None:

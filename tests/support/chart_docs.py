@@ -30,7 +30,7 @@ _HEAD: Final = """# Helm chart of keyfold
 <!-- Printed by `make docs` from values.yaml and ci/; edit those. -->
 
 This chart runs the services of one bucket: the sink (StatefulSet), the compactor (CronJob or Deployment), the
-replicator and the syncs of Iceberg tables (Deployments).
+replicator, the syncs of Iceberg tables and the server that answers by key (Deployments).
 [docs/operations/kubernetes.md](../../../docs/operations/kubernetes.md) says how to install, size, secure and monitor
 them.
 

@@ -120,7 +120,7 @@ class LocalPod:
         """The words that are run. Where none are given the image's entrypoint runs the arguments as they are."""
         words = (*self.container.get("command", ()), *self.container.get("args", ()))
         environment = self.environment
-        return [self._here(self._moved(_with_variables(word, environment))) for word in words]
+        return [self._rewritten(_with_variables(word, environment)) for word in words]
 
     @property
     def environment(self) -> dict[str, str]:
@@ -168,7 +168,7 @@ class LocalPod:
             (folder / key).write_text(text)
 
     def _rewritten(self, text: str) -> str:
-        """A file with addresses and ports of this machine; nothing else in it is changed."""
+        """A file or a word with addresses and ports of this machine; nothing else in it is changed."""
         text = self._moved(text)
         for port, here_port in self.ports.items():
             text = re.sub(rf"\b{port}\b", str(here_port), text)

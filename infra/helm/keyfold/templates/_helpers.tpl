@@ -74,6 +74,15 @@ metadata:
 {{ default (printf "%s-rest" (include "keyfold.fullname" .)) .Values.sink.rest.tokenSecretName }}
 {{- end -}}
 
+{{- define "keyfold.serveSecret" -}}
+{{ default (printf "%s-serve" (include "keyfold.fullname" .)) .Values.serve.tokenSecretName }}
+{{- end -}}
+
+{{/* The URL of the logs, for commands that take no configuration. */}}
+{{- define "keyfold.url" -}}
+{{ printf "s3://%s/%s" (required "store.bucket: missing required value, the bucket of the log" .Values.store.bucket) .Values.store.topicsDir | trimSuffix "/" }}
+{{- end -}}
+
 {{/* Whether the compactor creates executor pods. */}}
 {{- define "keyfold.onKubernetes" -}}
 {{- if and (ne .Values.compactor.mode "off") (eq .Values.compactor.spark.mode "kubernetes") }}true{{ end -}}
