@@ -33,7 +33,7 @@ EXISTING = {
     "kafka-user",
     "kafka-ca",
     "keyfold-rest",
-    "keyfold-serve",
+    "serve-token",
     "keyfold-dr",
     "keyfold-catalog",
     "kafka-reader",
@@ -221,8 +221,9 @@ def parse(words: list[str], folder: Path) -> None:
         found = group.get_command(context, words[0])
         assert found is not None, words
         group, words = found, words[1:]
-    assert group.name == "sync" or any(word.startswith("/etc/keyfold/") for word in words)
-    group.make_context("keyfold", [str(file) if word.startswith("/etc/keyfold/") else word for word in words])
+    mounted = ("/etc/keyfold/", "/run/secrets/")
+    assert group.name == "sync" or any(word.startswith(mounted) for word in words)
+    group.make_context("keyfold", [str(file) if word.startswith(mounted) else word for word in words])
 
 
 @each_set

@@ -289,7 +289,7 @@ def test_probes_of_a_replicator_match_every_state(s3: LocalS3Process, gate: Gate
 
 
 def test_a_server_answers_those_who_have_the_token(s3: LocalS3Process, tmp_path: Path) -> None:
-    given = PodEnvironment(secrets={"keyfold-serve": {"token": "a-token\n"}}, environment=s3.environment)
+    given = PodEnvironment(secrets={"serve-token": {"token": "a-token\n"}}, environment=s3.environment)
     rendered = template(VALUE_SETS / "serve.yaml")
     pod = LocalPod(rendered, "Deployment/kf-keyfold-serve", tmp_path, given, name="kf-keyfold-serve-0")
     store = s3.location("example-log").open()
