@@ -33,7 +33,6 @@ EXISTING = {
     "kafka-user",
     "kafka-ca",
     "keyfold-rest",
-    "serve-token",
     "keyfold-dr",
     "keyfold-catalog",
     "kafka-reader",

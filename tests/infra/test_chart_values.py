@@ -286,9 +286,11 @@ def test_rules_and_dashboard_are_rendered_unchanged() -> None:
 
 
 def test_a_token_is_generated_if_none_is_given() -> None:
-    made = one(template(with_values()), "Secret", "kf-keyfold-rest")
-    assert len(made["data"]["token"]) >= 40
-    given = template(with_values({"sink": {"rest": {"tokenSecretName": "mine"}}}))
+    serve = with_values({"serve": {"enabled": True}})
+    for name in ("rest", "serve"):
+        assert len(one(template(serve), "Secret", f"kf-keyfold-{name}")["data"]["token"]) >= 40
+    named = {"tokenSecretName": "mine"}
+    given = template(with_values(serve, {"sink": {"rest": named}, "serve": named}))
     assert not [each for each in given if each["kind"] == "Secret"]
 
 

@@ -11,6 +11,7 @@ TLS, of identities and of executors is not run: test_chart.py has their configur
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import time
@@ -27,7 +28,7 @@ from keyfold.log.names import Place
 from keyfold.runtime.clock import SystemClock
 from keyfold.store.api import ObjectStore
 from tests.support.cleaning import Sink, load, record
-from tests.support.helm import VALUE_SETS, template
+from tests.support.helm import VALUE_SETS, one, template
 from tests.support.kafka import KafkaBroker, produce_all, synthetic
 from tests.support.local_pod import LocalPod, PodEnvironment, verified
 from tests.support.moto import ACCESS_KEY_ID, SECRET_ACCESS_KEY, LocalS3Process
@@ -289,8 +290,9 @@ def test_probes_of_a_replicator_match_every_state(s3: LocalS3Process, gate: Gate
 
 
 def test_a_server_answers_those_who_have_the_token(s3: LocalS3Process, tmp_path: Path) -> None:
-    given = PodEnvironment(secrets={"serve-token": {"token": "a-token\n"}}, environment=s3.environment)
+    given = PodEnvironment(environment=s3.environment)
     rendered = template(VALUE_SETS / "serve.yaml")
+    token = base64.b64decode(one(rendered, "Secret", "kf-keyfold-serve")["data"]["token"]).decode()
     pod = LocalPod(rendered, "Deployment/kf-keyfold-serve", tmp_path, given, name="kf-keyfold-serve-0")
     store = s3.location("example-log").open()
     try:
@@ -302,7 +304,7 @@ def test_a_server_answers_those_who_have_the_token(s3: LocalS3Process, tmp_path:
         assert pod.probe("readiness").is_good
         url = f"http://127.0.0.1:{pod.ports[8090]}/topics/users/keys/a"
         assert requests.get(url, timeout=30).status_code == HTTPStatus.UNAUTHORIZED
-        answer = requests.get(url, headers={"Authorization": "Bearer a-token"}, timeout=30)
+        answer = requests.get(url, headers={"Authorization": f"Bearer {token}"}, timeout=30)
         assert (answer.status_code, answer.content) == (HTTPStatus.OK, b"1")
         assert pod.ends() == 0, pod.said[-3000:]
 

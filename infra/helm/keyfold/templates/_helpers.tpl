@@ -78,6 +78,19 @@ metadata:
 {{ default (printf "%s-serve" (include "keyfold.fullname" .)) .Values.serve.tokenSecretName }}
 {{- end -}}
 
+{{/* A Secret with a token that is generated once, and kept over upgrades. (list $ component name key) */}}
+{{- define "keyfold.generatedToken" -}}
+{{- $ := index . 0 -}}
+{{- $name := index . 2 -}}
+{{- $key := index . 3 -}}
+apiVersion: v1
+kind: Secret
+{{ include "keyfold.metadata" (list $ (index . 1) $name) }}
+type: Opaque
+data:
+  {{ $key }}: {{ dig "data" $key (randAlphaNum 40 | b64enc) (default (dict) (lookup "v1" "Secret" $.Release.Namespace $name)) }}
+{{- end -}}
+
 {{/* The URL of the logs, for commands that take no configuration. */}}
 {{- define "keyfold.url" -}}
 {{ printf "s3://%s/%s" (required "store.bucket: missing required value, the bucket of the log" .Values.store.bucket) .Values.store.topicsDir | trimSuffix "/" }}
