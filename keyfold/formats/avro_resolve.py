@@ -29,6 +29,7 @@ from keyfold.formats.avro_schema import (
     short_name,
 )
 from keyfold.formats.confluent_framing import is_bytes_alone
+from keyfold.formats.schema_bounds import without_end
 
 _PROMOTIONS: Final = {
     "int": frozenset({"long", "float", "double"}),
@@ -179,10 +180,7 @@ def _endless(writer: Type) -> frozenset[int]:
                 pending.append(kind.items)
             case Map():
                 pending.append(kind.values)
-    while finite := [each for each, held in parts.items() if not held & parts.keys()]:
-        for each in finite:
-            del parts[each]
-    return frozenset(parts)
+    return without_end(parts)
 
 
 def _places(writer: RecordType, reader: RecordType) -> list[int | None]:

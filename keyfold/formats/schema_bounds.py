@@ -10,7 +10,9 @@ The bounds are far above schemas that people write: the largest public ones (FHI
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeVar
+
+Name = TypeVar("Name", int, str)
 
 SCHEMA_BYTES_MAX: Final = 4 * 1024 * 1024
 SCHEMA_TYPES_MAX: Final = 50_000
@@ -35,6 +37,15 @@ def require_bounded(schema: object) -> None:
     A type inside itself counts as one, and so does a name that is not defined: that is for the parser to refuse.
     """
     _Measure().size(schema, "", 0)
+
+
+def without_end(parts: Mapping[Name, set[Name]]) -> frozenset[Name]:
+    """The types whose values have no end, which no data can hold. `parts` are what each value of a type has in it."""
+    left = dict(parts)
+    while finite := [name for name, held in left.items() if not held & left.keys()]:
+        for name in finite:
+            del left[name]
+    return frozenset(left)
 
 
 class _Measure:

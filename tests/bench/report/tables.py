@@ -27,7 +27,6 @@ _SPARK_SIDES: Final = {
     },
 }
 _SPARK_SCANS: Final = {"read": "every record", "clean": "latest state of a clean log"}
-_OF_PEER: Final = ("wall_of_peer", "cpu_of_peer")
 PEERS: Final = {
     "keyfold": "keyfold, passes as they fall due",
     "keyfold-once": "keyfold, one pass at the end",
@@ -227,7 +226,7 @@ def read_spark_scans(results: Mapping[str, Result]) -> str:
                 f"{_SPARK_SCANS[row['contest']]}: {_SPARK_SIDES[row['side']]}",
                 seconds(row["wall_s"]),
                 seconds(row["cpu_s"]),
-                *(f"{row[of]:.2f}" for of in _OF_PEER),
+                *(f"{row[of]:.2f}" for of in ("wall_of_peer", "cpu_of_peer")),
             ]
             for row in rows
         ],

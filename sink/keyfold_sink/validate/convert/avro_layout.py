@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from keyfold.formats.confluent_framing import is_bytes_alone
+from keyfold.formats.schema_bounds import without_end
 from keyfold_sink.validate.convert.avro_schema import NAMED, AvroSchemaInvalid, full_name, namespace_of, resolve
 
 Step = Callable[[bytes, int], int]
@@ -57,11 +58,7 @@ class _Compiler:
 
     def refuse_endless(self) -> None:
         """Refuse each value of a record that has itself in each of its values, before it is followed without end."""
-        endless = dict(self._parts)
-        while finite := [name for name, parts in endless.items() if not parts & endless.keys()]:
-            for name in finite:
-                del endless[name]
-        for name in endless.keys() & self._open.keys():
+        for name in without_end(self._parts) & self._open.keys():
             self._open[name][:] = [_endless(name)]
 
     def steps(self, schema: object, namespace: str) -> list[Step]:
