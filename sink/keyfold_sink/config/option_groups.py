@@ -173,8 +173,8 @@ class TaskOptions(Options):
     task_hang_timeout_ms: int = _task(
         "task.hang.timeout.ms",
         300_000,
-        doc="A task that has not reported for this long is killed and replaced. The value must exceed "
-        "offset.flush.timeout.ms.",
+        doc="A task that has not reported for this long is killed and replaced. Its replacement may take twice as long "
+        "until its first report. The value must exceed offset.flush.timeout.ms.",
         ge=1000,
     )
     worker_id: str | None = _task(

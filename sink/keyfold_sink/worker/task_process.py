@@ -9,7 +9,9 @@
 A task that a signal or an unexpected exception has ended is restarted after a delay. The delay begins at a second,
 grows with each restart, and begins again once the task has run for a minute. A task that reports an error and ends
 stays FAILED, with the error as its trace, until a restart is requested: it would fail again in the same way. A task
-that sends no report for `hang_s` hangs. It gets SIGQUIT to print its stacks (see `task_main`), then SIGKILL.
+that sends no report for `hang_s` hangs. It gets SIGQUIT to print its stacks (see `task_main`), then SIGKILL. The next
+process has twice as long until its first report: on a busy machine tasks may need that long to start, and replacing
+them at the same age again and again would keep them from ever running.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ STOP_SLACK_S: Final = 15.0
 """Extra time to stop, beyond the time to flush: until the task notices the command, and to leave its group."""
 _ROUNDS_IN_SILENCE: Final = 4
 SETTLED_AFTER_S: Final = 60.0
+_LONGEST_START: Final = 8
+"""How many times `hang_s` a process may take at most until its first report."""
 _DELAYS: Final = Backoff(first_ms=1000, cap_ms=60_000)
 _SAID_FAILED: Final = frozenset({1, 2, 3})  # exit codes of a `KeyfoldError` (keyfold.cli.app)
 
@@ -136,6 +140,7 @@ class SupervisedTask:
         self._paused = False
         self._started_s = self._round_s = clock.monotonic_s()
         self._silent_s = 0.0
+        self._longest_silence_s = limits.hang_s
         self._act_at_s = 0.0
         self._delays: Iterator[float] | None = None
         self._events = structlog.get_logger("keyfold.sink").bind(task=number)
@@ -223,7 +228,7 @@ class SupervisedTask:
             self._read_report(line, now_s)
         if code is not None:
             self._ended(process, code)
-        elif self.phase is TaskPhase.UP and self._silent_s >= self._limits.hang_s:
+        elif self.phase is TaskPhase.UP and self._silent_s >= self._longest_silence_s:
             self._hangs(process, now_s)
         elif self.phase in {TaskPhase.ENDING, TaskPhase.HUNG} and now_s >= self._act_at_s:
             self._act_at_s = now_s + self._limits.stop_s
@@ -268,6 +273,7 @@ class SupervisedTask:
             self._events.warning("task report unreadable", error=str(error)[:200])
             return
         self._silent_s = 0.0
+        self._longest_silence_s = self._limits.hang_s
         if self.phase is TaskPhase.HUNG:  # the task was only slow
             self.phase = TaskPhase.UP
         if self._delays is not None and now_s - self._started_s >= SETTLED_AFTER_S:
@@ -278,6 +284,7 @@ class SupervisedTask:
     def _hangs(self, process: ProcessHandle, now_s: float) -> None:
         self._events.error("task hangs; replacing it", silent_s=round(self._silent_s, 1), pid=process.pid)
         self.phase = TaskPhase.HUNG
+        self._longest_silence_s = min(2 * self._longest_silence_s, _LONGEST_START * self._limits.hang_s)
         self._act_at_s = now_s + self._limits.stack_grace_s
         process.signal(signal.SIGQUIT)
 

@@ -15,62 +15,17 @@ from keyfold.runtime.clock import ManualClock
 from keyfold_sink.status import UNKNOWN, PartitionStatus, RunState
 from keyfold_sink.task.commands import TaskCommand
 from keyfold_sink.worker import desired_state
-from keyfold_sink.worker.desired_state import DesiredState, RestartScope
-from keyfold_sink.worker.supervisor import Supervisor, TasksFailed, TasksMisconfigured
-from keyfold_sink.worker.task_process import SupervisedTask, TaskLimits, TaskPhase
+from keyfold_sink.worker.desired_state import RestartScope
+from keyfold_sink.worker.supervisor import TasksFailed, TasksMisconfigured
+from keyfold_sink.worker.task_process import SupervisedTask, TaskPhase
 from tests.support.fake_task import FakeTasks
-
-LIMITS = TaskLimits(hang_s=300, stop_s=40)
-
-
-class Bench:
-    """A supervisor with fake tasks."""
-
-    def __init__(self, tasks: int = 1, *, once: bool = False) -> None:
-        self.clock = ManualClock()
-        self.tasks = FakeTasks()
-        self.supervisor = Supervisor(tasks, self.tasks, LIMITS, clock=self.clock, random=Random(0), once=once)
-        self.commands = DesiredState(1)
-
-    def follow(self, change: desired_state.Change | None = None) -> None:
-        if change is not None:
-            self.commands = desired_state._next(self.commands, change(self.commands), "id")
-        self.supervisor.follow(self.commands, "me")
-
-    def step(self, seconds: float = 0) -> None:
-        """Advance the time round by round; the last round is at the end."""
-        rounds = min(5, int(seconds) + 1)
-        for _ in range(rounds):
-            self.clock.advance(round(seconds * 1000) // rounds)
-            self.supervisor.advance_tasks()
-
-    @property
-    def state(self) -> RunState:
-        return self.supervisor.tasks[0].state
-
-    @property
-    def states(self) -> list[RunState]:
-        return [status.state for status in self.supervisor.tasks]
-
-    @property
-    def trace(self) -> str:
-        return self.supervisor.tasks[0].trace
-
-
-def running(tasks: int = 1) -> Bench:
-    bench = Bench(tasks)
-    bench.follow()
-    for number in range(tasks):
-        bench.tasks.live(number).report()
-    bench.step()
-    return bench
-
+from tests.support.supervisor_bench import LIMITS, SupervisorBench, running
 
 # Orders
 
 
 def test_tasks_start_with_the_first_desired_state_and_are_unassigned_at_first() -> None:
-    bench = Bench(2)
+    bench = SupervisorBench(2)
     assert bench.states == []
     bench.follow()
     assert [(process.number, process.paused) for process in bench.tasks.started] == [(0, False), (1, False)]
@@ -78,13 +33,13 @@ def test_tasks_start_with_the_first_desired_state_and_are_unassigned_at_first() 
 
 
 def test_a_worker_that_starts_while_the_sink_is_paused_starts_paused() -> None:
-    bench = Bench()
+    bench = SupervisorBench()
     bench.follow(desired_state.target(RunState.PAUSED))
     assert bench.tasks.live().paused
 
 
 def test_a_worker_that_starts_while_the_sink_is_stopped_starts_nothing() -> None:
-    bench = Bench()
+    bench = SupervisorBench()
     bench.follow(desired_state.target(RunState.STOPPED))
     bench.step()
     assert bench.tasks.started == []
@@ -104,7 +59,7 @@ def test_pause_resume_and_flush_reach_the_task_once() -> None:
 
 
 def test_requests_made_before_the_supervisor_started_are_not_applied() -> None:
-    bench = Bench()
+    bench = SupervisorBench()
     for change in (desired_state.flush, desired_state.restart(RestartScope.ALL)):
         bench.commands = change(bench.commands)
     bench.follow()
@@ -166,7 +121,7 @@ def test_a_restart_of_one_task_leaves_the_others_alone() -> None:
 
 
 def test_a_restart_while_stopped_starts_nothing_then_or_later_twice() -> None:
-    bench = Bench()
+    bench = SupervisorBench()
     bench.follow(desired_state.target(RunState.STOPPED))
     bench.follow(desired_state.restart(RestartScope.ALL))
     assert bench.tasks.started == []
@@ -231,7 +186,7 @@ def test_the_restart_delay_grows_to_a_minute_and_is_reset_after_a_minute_of_runn
     assert bench.supervisor.tasks[0].pid != UNKNOWN
 
 
-def failed() -> Bench:
+def failed() -> SupervisorBench:
     bench = running()
     bench.tasks.live().report(RunState.FAILED, "no right to the bucket")
     bench.tasks.live().code = 1
@@ -297,7 +252,7 @@ def test_a_crash_after_a_partition_has_failed_is_a_crash() -> None:
 
 
 def test_a_refused_process_start_is_retried() -> None:
-    bench = Bench()
+    bench = SupervisorBench()
     bench.tasks.refuse = True
     bench.follow()
     assert "cannot be started" in bench.trace
@@ -322,6 +277,27 @@ def test_a_task_without_reports_for_too_long_logs_its_stack_and_is_replaced() ->
     bench.step(1)
     assert len(bench.tasks.started) == 2
     assert bench.supervisor.replaced == {"crashed": 0, "hung": 1}
+
+
+def test_a_task_that_is_slow_to_start_has_twice_as_long_each_time_until_its_first_report() -> None:
+    bench = SupervisorBench()
+    bench.follow()
+    allowed = []
+    for tasks in range(2, 7):
+        process, age_s = bench.tasks.live(), 0
+        while not process.signals:
+            bench.step(10)
+            age_s += 10
+        allowed.append(age_s)
+        while len(bench.tasks.started) < tasks:
+            bench.step(1)
+    assert allowed == [300, 600, 1200, 2400, 2400]
+    bench.tasks.live().report()
+    bench.step()
+    bench.step(299)
+    assert bench.tasks.live().signals == []
+    bench.step(1)
+    assert bench.tasks.live().signals == [signal.SIGQUIT]
 
 
 def test_only_valid_reports_prove_that_a_task_does_not_hang() -> None:
@@ -364,7 +340,7 @@ def test_a_hanging_task_that_should_stop_ends_and_is_not_replaced() -> None:
 # The end
 
 
-def ending(bench: Bench, *, ends_when_failed: bool = False, set_stop: bool = True) -> None:
+def ending(bench: SupervisorBench, *, ends_when_failed: bool = False, set_stop: bool = True) -> None:
     stop = threading.Event()
     if set_stop:
         stop.set()
@@ -413,7 +389,7 @@ def test_a_task_that_waits_for_its_restart_does_not_make_a_stop_fail() -> None:
 
 
 def test_tasks_that_finish_are_not_restarted() -> None:
-    bench = Bench(2, once=True)
+    bench = SupervisorBench(2, once=True)
     stop = threading.Event()
     for child in bench.supervisor._children:
         child.run(paused=False)
@@ -438,7 +414,7 @@ ENDS = {"crash": -9, "exit 1": 1, "exit 0": 0}
 EVENTS = st.sampled_from([*CHANGES, *TIMES, *ENDS, "report", "failed report", "garbage"])
 
 
-def happen(bench: Bench, event: str) -> None:
+def happen(bench: SupervisorBench, event: str) -> None:
     process = bench.tasks.live() if bench.tasks.started else None
     if event in CHANGES:
         bench.follow(CHANGES[event])
@@ -453,7 +429,7 @@ def happen(bench: Bench, event: str) -> None:
             process.report(RunState.RUNNING if event == "report" else RunState.FAILED)
 
 
-def settle(bench: Bench) -> None:
+def settle(bench: SupervisorBench) -> None:
     """Let existing tasks report and follow commands."""
     for _ in range(400):
         if bench.tasks.started and bench.tasks.live().code is None:
@@ -467,7 +443,7 @@ def settle(bench: Bench) -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.lists(EVENTS, max_size=40))
 def test_each_task_has_at_most_one_process_and_reaches_the_desired_state(events: list[str]) -> None:
-    bench = Bench()
+    bench = SupervisorBench()
     bench.follow()
     for event in events:
         happen(bench, event)
