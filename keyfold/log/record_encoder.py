@@ -5,9 +5,12 @@ value · suffix (headers, leader epoch). numpy computes the prefixes, middles an
 joins the five columns record by record in C; the offsets of the result are the starts of the records. So Python code
 only runs per record for records with headers.
 
-For a few records, numpy's set-up costs more than encoding them one by one (`encode_few`); both give the same bytes.
+Large values are not copied into Arrow and out again: Arrow joins what is before and after them, and each record is
+three pieces until its block is joined for compression.
 
-Invariant: `payload[ends[i-1]:ends[i]]` is record i, for any input that `check_columns` accepts.
+For a few records, numpy's set-up costs more than encoding them one by one (`encode_few`). All ways give the same bytes.
+
+Invariant: `part(i, i + 1)`, joined, is record i, for any input that `check_columns` accepts.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ import pyarrow.compute as pc
 
 from keyfold.log.avro import MAX_BLOCK_BYTES, varint
 from keyfold.log.record import TIMESTAMP_TYPES, Header, RecordColumns
-from keyfold.runtime.arrow_types import ArrowArray, ArrowChunks, ArrowScalar, buffer_of, numbers_in
+from keyfold.runtime.arrow_types import ArrowArray, ArrowChunks, ArrowScalar, buffer_of, nulls, numbers_in, values_of
+from keyfold.runtime.buffers import Bytes
 
 Ints = npt.NDArray[np.int64]
 Octets = npt.NDArray[np.uint8]
@@ -38,9 +42,14 @@ SLICE_BYTES: Final = 4 << 20
 # Arrow's 32-bit offsets serve up to here; a larger slice (one record of more than 1 GiB) takes 64-bit ones.
 SMALL_BINARY_BYTES: Final = 1 << 30
 
-# Batches whose first value has this size are joined before Arrow gets them: a quarter less CPU at 1 KB, half at 10 KB,
-# and more CPU below (measured).
+# Keys are joined before Arrow gets them if the first has this size: a quarter less CPU at 1 KB, half at 10 KB, and more
+# CPU below (measured).
 _JOINED_BYTES: Final = 1000
+# Values stay apart if the first has this size. With compression that costs as much CPU at 1 KB as if Arrow joins them,
+# 7 % less at 2 KB, and 12 % less at 100 KB (measured).
+_LARGE_BYTES: Final = 1000
+# Of a record with a large value: what is before it, the value, and what is after it.
+_PIECES: Final = 3
 # What 32-bit offsets reach.
 _INT32_MAX: Final = 2**31 - 1
 
@@ -54,10 +63,11 @@ _BYTES_BRANCH: Final = 2
 class EncodedRecords:
     """Records as raw block bytes, with their columns of the index. All columns have one row per record.
 
-    `ends` are positions in `payload` after each record. `keys` is an Arrow `binary` array.
+    `payload` is one piece, or a list of three pieces per record. `ends` are the positions in it after each record.
+    `keys` is an Arrow `binary` array.
     """
 
-    payload: memoryview
+    payload: memoryview | list[bytes]
     ends: Ints
     offsets: Ints
     timestamps: Ints
@@ -66,6 +76,13 @@ class EncodedRecords:
 
     def __len__(self) -> int:
         return len(self.ends)
+
+    def part(self, first: int, end: int, *, stays: bool = False) -> Sequence[Bytes]:
+        """Return the bytes of records `first` to `end`, in pieces. If they `stay`, they keep no others in memory."""
+        if isinstance(self.payload, list):
+            return self.payload[_PIECES * first : _PIECES * end]
+        piece = self.payload[int(self.ends[first - 1]) if first else 0 : int(self.ends[end - 1])]
+        return (bytes(piece) if stays else piece,)
 
 
 def check_columns(columns: RecordColumns, last_offset: int) -> None:
@@ -107,13 +124,16 @@ def content_bytes(columns: RecordColumns) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Checked columns as arrays. `headers` is None if no record has any, `epochs` an int if all are equal."""
+    """Checked columns as arrays; large values stay as they are.
+
+    `headers` is None if no record has any, `epochs` an int if all are equal.
+    """
 
     offsets: Ints
     timestamps: Ints
     types: Octets
     keys: ArrowArray
-    values: ArrowArray
+    values: ArrowArray | Sequence[bytes | None]
     headers: ArrowArray | None
     epochs: Ints | int
 
@@ -121,7 +141,9 @@ class Prepared:
         self, slice_bytes: int = SLICE_BYTES, small_binary_bytes: int = SMALL_BINARY_BYTES
     ) -> Iterator[EncodedRecords]:
         """Yield the encoded records in pieces of about `slice_bytes`."""
-        ends = (_offsets(self.keys) + _offsets(self.values))[1:].astype(_INT64, copy=False)
+        ends = _offsets(self.keys)[1:].astype(_INT64, copy=False)
+        if isinstance(self.values, pa.Array):
+            ends = ends + _offsets(self.values)[1:]
         if self.headers is not None:
             ends = ends + _offsets(self.headers)[1:]
         cuts = [0, len(ends)] if ends[-1] <= slice_bytes * 1.5 else _cuts(ends, slice_bytes)
@@ -160,7 +182,7 @@ def prepare(columns: RecordColumns, last_offset: int) -> Prepared:
         timestamps,
         types,
         _binary(columns.keys),
-        _binary(columns.values),
+        columns.values if len(columns.values[0] or b"") >= _LARGE_BYTES else _binary(columns.values),
         _encode_headers(columns.headers),
         epochs,
     )
@@ -220,36 +242,68 @@ def _cuts(ends: Ints, size_bytes: int) -> list[int]:
 
 def _encode_slice(records: Prepared, kind: pa.DataType) -> EncodedRecords:
     n = len(records.offsets)
-    keys, values = records.keys, records.values
-    if keys.type != kind or values.type != kind:
-        keys, values = keys.cast(kind), values.cast(kind)
+    keys, values = records.keys.cast(kind), records.values
     prefix = _Ragged(n)
     prefix.add_varint(records.offsets)
     prefix.add_varint(records.timestamps)
     prefix.add_byte(records.types * np.uint8(2))
     prefix.add_union(_lengths(keys), _nulls(keys))
     middle = _Ragged(n)
-    middle.add_union(_lengths(values), _nulls(values))
-    parts = [prefix.array(kind), keys, middle.array(kind), values, *_suffix(records.headers, records.epochs, n, kind)]
-    joined: ArrowArray = pc.binary_join_element_wise(  # type: ignore[call-overload]  # scalars are columns of one value
-        *parts, pa.scalar(b"", kind), null_handling="replace", null_replacement=""
-    )
-    bounds = _offsets(joined).astype(_INT64, copy=False)
-    payload = cast("pa.Buffer", joined.buffers()[2])
-    null_keys, null_values = _nulls(keys), _nulls(values)
+    suffix = _suffix(records.headers, records.epochs, n, kind)
+    payload: memoryview | list[bytes]
+    if isinstance(values, pa.Array):
+        null_values = _nulls(values)
+        middle.add_union(_lengths(values), null_values)
+        joined = _join(kind, prefix.array(kind), keys, middle.array(kind), values.cast(kind), *suffix)
+        bounds = _offsets(joined).astype(_INT64, copy=False)
+        payload = memoryview(cast("pa.Buffer", joined.buffers()[2]))[int(bounds[0]) : int(bounds[-1])]
+        ends = bounds[1:] - bounds[0]
+    else:
+        null_values = np.fromiter((value is None for value in values), np.bool_, n) if None in values else None
+        present = cast("Sequence[bytes]", values if null_values is None else [value or b"" for value in values])
+        middle.add_union(np.fromiter(map(len, present), _INT64, n), null_values)
+        payload = _pieces(_join(kind, prefix.array(kind), keys, middle.array(kind)), present, suffix, kind)
+        ends = _ends(payload)
+    null_keys = _nulls(keys)
     if null_values is None:
         tombstones = np.zeros(n, np.bool_)
     else:
         tombstones = null_values if null_keys is None else null_values & ~null_keys
-    index_keys = keys if kind == pa.binary() else keys.cast(pa.binary())
+    index_keys = keys.cast(pa.binary())
     return EncodedRecords(
-        memoryview(payload)[int(bounds[0]) : int(bounds[-1])],
-        bounds[1:] - bounds[0],
+        payload,
+        ends,
         records.offsets,
         records.timestamps,
         pa.concat_arrays([index_keys]) if index_keys.offset else index_keys,
         tombstones,
     )
+
+
+def _join(kind: pa.DataType, *parts: ArrowArray | ArrowScalar) -> ArrowArray:
+    """Join columns of bytes record by record. Scalars are columns of one value, and at least one part is no scalar."""
+    found: ArrowArray = pc.binary_join_element_wise(  # type: ignore[call-overload]  # the stubs know no scalars
+        *parts, pa.scalar(b"", kind), null_handling="replace", null_replacement=""
+    )
+    return found
+
+
+def _pieces(
+    heads: ArrowArray, values: Sequence[bytes], suffix: Sequence[ArrowArray | ArrowScalar], kind: pa.DataType
+) -> list[bytes]:
+    """Return the pieces of all records, `_PIECES` of each."""
+    n = len(values)
+    pieces = [b""] * (_PIECES * n)
+    pieces[0::_PIECES] = values_of(heads)
+    pieces[1::_PIECES] = values
+    pieces[2::_PIECES] = values_of(_join(kind, *suffix, nulls(n, kind)))
+    return pieces
+
+
+def _ends(pieces: list[bytes]) -> Ints:
+    """Return the position after each record."""
+    lengths = np.fromiter(map(len, pieces), _INT64, len(pieces))
+    return np.cumsum(lengths.reshape(-1, _PIECES).sum(axis=1))
 
 
 def _suffix(
@@ -388,8 +442,7 @@ def headers_bytes(headers: Sequence[Header]) -> bytes:
 
 def encode_few(columns: RecordColumns) -> EncodedRecords:
     """Encode checked columns record by record."""
-    pieces: list[bytes] = []  # joined once, because a record may have many megabytes
-    lengths: list[int] = []
+    pieces: list[bytes] = []  # a record may have many megabytes
     for offset, timestamp, kind, key, value, headers, epoch in zip(
         columns.offsets,
         columns.timestamps,
@@ -400,30 +453,27 @@ def encode_few(columns: RecordColumns) -> EncodedRecords:
         columns.leader_epochs,
         strict=True,
     ):
-        prefix = varint(int(offset)) + varint(int(timestamp)) + bytes((2 * kind,))
-        parts = [prefix, b"\0"] if key is None else [prefix, b"\2", varint(len(key)), key]
-        parts += [b"\0"] if value is None else [b"\2", varint(len(value)), value]
-        parts += [headers_bytes(headers) if headers else b"\0", varint(int(epoch))]
-        lengths.append(sum(map(len, parts)))
-        pieces += parts
-    payload = b"".join(pieces)
+        head = varint(int(offset)) + varint(int(timestamp)) + bytes((2 * kind,))
+        head += b"\0" if key is None else b"\2" + varint(len(key)) + key
+        head += b"\0" if value is None else b"\2" + varint(len(value))
+        pieces += (head, value or b"", (headers_bytes(headers) if headers else b"\0") + varint(int(epoch)))
     return EncodedRecords(
-        memoryview(payload),
-        np.cumsum(np.array(lengths, _INT64)),
+        pieces,
+        _ends(pieces),
         np.array(columns.offsets, _INT64),
         np.array(columns.timestamps, _INT64),
         pa.array(columns.keys, pa.binary()),
         np.fromiter(
             (v is None and k is not None for k, v in zip(columns.keys, columns.values, strict=True)),
             np.bool_,
-            len(lengths),
+            len(columns),
         ),
     )
 
 
 def check_sizes(encoded: EncodedRecords) -> None:
     """Raise `ValueError` if a record is larger than an Avro block can be."""
-    if len(encoded.payload) > MAX_BLOCK_BYTES:
+    if int(encoded.ends[-1]) > MAX_BLOCK_BYTES:
         lengths = np.diff(encoded.ends, prepend=0)
         if int(lengths.max()) > MAX_BLOCK_BYTES:
             offset = int(encoded.offsets[int(lengths.argmax())])

@@ -151,7 +151,7 @@ class SegmentWriter:
 
     def _cut(self, encoded: EncodedRecords) -> None:
         """Fill the open block and new blocks; the last block stays open."""
-        ends, payload, count = encoded.ends.data, encoded.payload, len(encoded)
+        ends, count = encoded.ends.data, len(encoded)
         full: list[UncompressedBlock] = []
         # Of each block that gets records: its number, how many it gets, and how far they move from the payload to it.
         number = self._assembly.block_count
@@ -171,10 +171,10 @@ class SegmentWriter:
             numbers.append(number + len(full))
             counts.append(end_row - row)
             moves.append(block.size_bytes - start)
-            # The last piece of an unfinished block may stay for long: copy it, so that memory does not hold the batch.
+            # The records of an unfinished block may stay for long, and must not hold the batch in memory.
             stays = end_row == count and block.size_bytes + end - start < self._block_bytes
-            piece = bytes(payload[start:end]) if stays else payload[start:end]
-            block.add((piece,), end - start, end_row - row, int(encoded.offsets[row]))
+            pieces = encoded.part(row, end_row, stays=stays)
+            block.add(pieces, end - start, end_row - row, int(encoded.offsets[row]))
             row, start = end_row, end
         if self._open.size_bytes >= self._block_bytes:
             full.append(self._open)

@@ -139,7 +139,7 @@ def timestamps() -> st.SearchStrategy[int]:
     return st.sampled_from(edges) | st.integers(-(2**63), 2**63 - 1)
 
 
-def contents(size_max: int = 300) -> st.SearchStrategy[bytes | None]:
+def contents(size_max: int = 1000) -> st.SearchStrategy[bytes | None]:
     sizes = st.sampled_from([0, 1, 62, 63, 64, 65, size_max])
     return st.none() | st.binary(max_size=40) | st.builds(lambda n, b: bytes([b]) * n, sizes, st.integers(0, 255))
 

@@ -188,7 +188,11 @@ def test_large_values_give_the_same_bytes_as_one_by_one(
 ) -> None:
     monkeypatch.setattr("keyfold.log.record_encoder._INT32_MAX", arrow_bytes_max)
     records = [
-        replace(r, value=None if r.offset in without_value else bytes([r.offset % 251]) * (1000 + 3 * r.offset))
+        replace(
+            r,
+            key=b"%04d" % (r.offset % 50) * (250 if r.offset % 3 == 0 else 1),
+            value=None if r.offset in without_value else bytes([r.offset % 251]) * (1000 + 3 * r.offset),
+        )
         for r in plain_records(MANY_RECORDS + 200)
     ]
     segment = make(records)
