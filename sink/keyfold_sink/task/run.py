@@ -33,7 +33,7 @@ from keyfold_sink.task.sink_task import SinkTask
 from keyfold_sink.task.startup_retry import StartupRetry, StoppedAtStartup
 from keyfold_sink.validate.convert.api import Checks
 from keyfold_sink.validate.convert.converter_checks import checks_of, confluent_registry
-from keyfold_sink.validate.convert.registry import MeteredRegistry
+from keyfold_sink.validate.convert.metered_registry import MeteredRegistry
 from keyfold_sink.validate.dead_letter_producer import ensure_topic, open_producer
 from keyfold_sink.validate.rejection import sends_dead_letters
 from keyfold_sink.write.credential_renewal import RenewingStore, location_now

@@ -1,7 +1,6 @@
 """A Schema Registry over HTTP with Confluent's client; `registry_api` describes its errors.
 
-The client neither retries nor caches here: its caller does both. `MeteredRegistry` counts the answers, so cached
-schemas are not counted.
+The client neither retries nor caches here: its caller does both.
 """
 
 from __future__ import annotations
@@ -16,15 +15,12 @@ from confluent_kafka.schema_registry.error import OAuthTokenError
 
 from keyfold.errors import ConfigError, KeyfoldError
 from keyfold_sink.config.registry_settings import RegistrySettings
-from keyfold_sink.metrics import names
-from keyfold_sink.metrics.meter import TaskMeter
 from keyfold_sink.validate.convert.registry_api import (
     AVRO,
     RegisteredSchema,
     RegistryRefused,
     RegistryUnavailable,
     SchemaKey,
-    SchemaRegistry,
     SchemaUnknown,
 )
 
@@ -143,35 +139,3 @@ def _open(settings: RegistrySettings) -> SchemaRegistryClient:
             f"the Schema Registry client refuses the configuration: {error}",
             hint=f"check that these files can be read and are PEM: {', '.join(files)}" if files else None,
         ) from error
-
-
-class MeteredRegistry:
-    """A `SchemaRegistry` wrapper that counts answers for a task's metrics. Thread-safe."""
-
-    def __init__(self, inner: SchemaRegistry, meter: TaskMeter) -> None:
-        self.url = inner.url
-        self._inner = inner
-        self._meter = meter
-
-    def schema(self, key: SchemaKey) -> RegisteredSchema:
-        """See `SchemaRegistry.schema`."""
-        result = "failed"
-        try:
-            found = self._inner.schema(key)
-            result = "found"
-        except SchemaUnknown:
-            result = "unknown"
-            raise
-        except RegistryUnavailable:
-            result = "unavailable"
-            raise
-        except RegistryRefused:
-            result = "refused"
-            raise
-        finally:
-            self._meter.count(names.SCHEMA_LOOKUPS, result)
-        return found
-
-    def close(self) -> None:
-        """See `SchemaRegistry.close`."""
-        self._inner.close()

@@ -27,7 +27,7 @@ from keyfold_sink.metrics.metered_store import MeteredStore, error_code
 from keyfold_sink.metrics.names import METRICS, SECONDS_BOUNDS
 from keyfold_sink.metrics.recent import SAMPLE_S, Recent
 from keyfold_sink.metrics.worker_figures import metric_of
-from keyfold_sink.validate.convert.registry import MeteredRegistry
+from keyfold_sink.validate.convert.metered_registry import MeteredRegistry
 from keyfold_sink.validate.convert.registry_api import (
     AVRO,
     RegisteredSchema,
