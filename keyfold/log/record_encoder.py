@@ -78,11 +78,13 @@ class EncodedRecords:
         return len(self.ends)
 
     def part(self, first: int, end: int, *, stays: bool = False) -> Sequence[Bytes]:
-        """Return the bytes of records `first` to `end`, in pieces. If they `stay`, they keep no others in memory."""
+        """Return the bytes of records `first` to `end`, in pieces. If they `stay`, in one that takes no more memory."""
+        pieces: Sequence[Bytes]
         if isinstance(self.payload, list):
-            return self.payload[_PIECES * first : _PIECES * end]
-        piece = self.payload[int(self.ends[first - 1]) if first else 0 : int(self.ends[end - 1])]
-        return (bytes(piece) if stays else piece,)
+            pieces = self.payload[_PIECES * first : _PIECES * end]
+        else:
+            pieces = (self.payload[int(self.ends[first - 1]) if first else 0 : int(self.ends[end - 1])],)
+        return (b"".join(pieces),) if stays else pieces
 
 
 def check_columns(columns: RecordColumns, last_offset: int) -> None:

@@ -171,7 +171,7 @@ class SegmentWriter:
             numbers.append(number + len(full))
             counts.append(end_row - row)
             moves.append(block.size_bytes - start)
-            # The records of an unfinished block may stay for long, and must not hold the batch in memory.
+            # The records of an unfinished block may stay for long: copied, they do not hold the batch in memory.
             stays = end_row == count and block.size_bytes + end - start < self._block_bytes
             pieces = encoded.part(row, end_row, stays=stays)
             block.add(pieces, end - start, end_row - row, int(encoded.offsets[row]))
