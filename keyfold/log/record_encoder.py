@@ -444,7 +444,7 @@ def headers_bytes(headers: Sequence[Header]) -> bytes:
 
 def encode_few(columns: RecordColumns) -> EncodedRecords:
     """Encode checked columns record by record."""
-    pieces: list[bytes] = []  # a record may have many megabytes
+    pieces: list[bytes] = []  # joined only with their block, because a record may have many megabytes
     for offset, timestamp, kind, key, value, headers, epoch in zip(
         columns.offsets,
         columns.timestamps,
