@@ -46,7 +46,7 @@ SMALL_BINARY_BYTES: Final = 1 << 30
 # CPU below (measured).
 _JOINED_BYTES: Final = 1000
 # Values stay apart if the first has this size. With compression that costs as much CPU at 1 KB as if Arrow joins them,
-# 7 % less at 2 KB, and 12 % less at 100 KB (measured).
+# and about a tenth less from 2 KB on (measured).
 _LARGE_BYTES: Final = 1000
 # Of a record with a large value: what is before it, the value, and what is after it.
 _PIECES: Final = 3

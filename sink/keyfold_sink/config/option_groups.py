@@ -174,7 +174,8 @@ class TaskOptions(Options):
         "task.hang.timeout.ms",
         300_000,
         doc="A task that has not reported for this long is killed and replaced. Its replacement may take twice as long "
-        "until its first report. The value must exceed offset.flush.timeout.ms.",
+        "until its first report, and each further one twice as long again, up to eight times. The value must exceed "
+        "offset.flush.timeout.ms.",
         ge=1000,
     )
     worker_id: str | None = _task(
