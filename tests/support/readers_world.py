@@ -13,7 +13,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Protocol, cast
@@ -31,6 +31,8 @@ from tests.support.reader_proof import Flaw, History
 
 TOPIC = "users"
 TOPICS_DIR = "topics"
+SLOW_EVERY = 20
+"""One in so many requests of a slow reader waits until its object is deleted."""
 OVERTAKEN = (OffsetOutOfRange, SnapshotLost)
 """What a reader is told that was too slow. Nothing else may happen to one."""
 
@@ -73,17 +75,10 @@ class World:
 
     def keep_all_longer(self) -> None:
         """Double both times from the next pass on, as `SnapshotLost` and `OffsetOutOfRange` tell an operator to."""
-        self._keep_all(2.0)
-
-    def keep_all_shorter(self) -> None:
-        """Halve both times from the next pass on, so that readers come too late."""
-        self._keep_all(0.5)
-
-    def _keep_all(self, factor: float) -> None:
         self.pace = replace(
             self.pace,
-            file_delete_delay_s=factor * self.pace.file_delete_delay_s,
-            delete_retention_s=factor * self.pace.delete_retention_s,
+            file_delete_delay_s=2.0 * self.pace.file_delete_delay_s,
+            delete_retention_s=2.0 * self.pace.delete_retention_s,
         )
 
     def place(self, partition: int) -> Place:
@@ -91,11 +86,24 @@ class World:
         return Place(TOPICS_DIR, TOPIC, partition)
 
     @contextmanager
-    def opened(self) -> Iterator[Log]:
-        """The log, by a store of its own."""
+    def opened(self, slow: Random | None = None) -> Iterator[Log]:
+        """The log, by a store of its own; with `slow`, one in `SLOW_EVERY` requests for a range waits first.
+
+        It waits until the cleaner has replaced and deleted the object, but no longer than that takes as a rule.
+        """
         store = self.location.open()
+
+        def wait(key: str) -> None:
+            if slow is None or slow.randrange(SLOW_EVERY):
+                return
+            until_s = time.monotonic() + self.pace.file_delete_delay_s + 5 * self.pace.lag_s
+            with suppress(ObjectNotFound):
+                while time.monotonic() < until_s:
+                    store.head(key)
+                    time.sleep(0.2)
+
         try:
-            yield Log(cast("ObjectStore", _Noting(store, self.gone)), TOPICS_DIR, TOPIC)
+            yield Log(cast("ObjectStore", _Noting(store, self.gone, wait)), TOPICS_DIR, TOPIC)
         finally:
             store.close()
 
@@ -103,8 +111,8 @@ class World:
 class _Noting:
     """A store that notes what was not there."""
 
-    def __init__(self, store: S3Store, gone: list[str]) -> None:
-        self._store, self._gone = store, gone
+    def __init__(self, store: S3Store, gone: list[str], wait: Callable[[str], None]) -> None:
+        self._store, self._gone, self._wait = store, gone, wait
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -116,6 +124,7 @@ class _Noting:
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """See `ObjectStore.get_range`."""
+        self._wait(key)
         with self._recorded():
             return self._store.get_range(key, start, length)
 
