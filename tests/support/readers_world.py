@@ -31,8 +31,8 @@ from tests.support.reader_proof import Flaw, History
 
 TOPIC = "users"
 TOPICS_DIR = "topics"
-SLOW_EVERY = 20
-"""One in so many requests of a slow reader waits until its object is deleted."""
+SLOW_EVERY, SLOW_MAX_S = 20, 20.0
+"""One in so many requests of a slow reader waits until its object is deleted, no longer than so many seconds."""
 OVERTAKEN = (OffsetOutOfRange, SnapshotLost)
 """What a reader is told that was too slow. Nothing else may happen to one."""
 
@@ -89,14 +89,15 @@ class World:
     def opened(self, slow: Random | None = None) -> Iterator[Log]:
         """The log, by a store of its own; with `slow`, one in `SLOW_EVERY` requests for a range waits first.
 
-        It waits until the cleaner has replaced and deleted the object, but no longer than that takes as a rule.
+        It waits until the cleaner has replaced and deleted the object, but no longer than that takes as a rule: a storm
+        that ends waits for its readers.
         """
         store = self.location.open()
 
         def wait(key: str) -> None:
             if slow is None or slow.randrange(SLOW_EVERY):
                 return
-            until_s = time.monotonic() + self.pace.file_delete_delay_s + 5 * self.pace.lag_s
+            until_s = time.monotonic() + min(self.pace.file_delete_delay_s + 5 * self.pace.lag_s, SLOW_MAX_S)
             with suppress(ObjectNotFound):
                 while time.monotonic() < until_s:
                     store.head(key)
