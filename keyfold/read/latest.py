@@ -4,8 +4,8 @@ The indexes are enough to choose the records: their rows have key and tombstone 
 log gives the same result as a clean one. Then only the blocks with a chosen record are fetched. Records without a key
 have no latest state and are omitted.
 
-Memory holds `memory_bytes` for keys (if they do not fit, `keyfold.read.latest_keys` reads the indexes several times), a
-bit for each record of the log, and one index and one batch at a time.
+Memory holds `memory_bytes` for keys of the dirty part (if they do not fit, `keyfold.read.latest_keys` reads the indexes
+several times), a bit for each record of the log, and one index and one batch at a time.
 
 A `Follower` can continue at the end of the state: `Latest.position` has the offset and the anchor of the version.
 
@@ -179,12 +179,14 @@ def _walk(
 ) -> bool:
     """Judge the rows of a walk's keys, from newest to oldest. Return False if the walk was given up."""
     for entry, bits in zip(reversed(manifest.segments), reversed(rows), strict=True):
+        is_clean = entry.next_offset <= manifest.first_dirty_offset
         data = read_index_data(store, place, entry)
         with damage_named(place):
             for first, table in _groups(data, entry, place.key(entry.index_name)):
                 keys, tombstones = (table.column(name).combine_chunks() for name in _COLUMNS)
                 omitted = tombstones.to_numpy(zero_copy_only=False)
-                for chosen in walk.take(keys, np.zeros_like(omitted) if with_tombstones else omitted):
+                omitted = np.zeros_like(omitted) if with_tombstones else omitted
+                for chosen in walk.take(keys, omitted, is_clean=is_clean):
                     bits.add(chosen + first)
                 if walk.is_too_wide:
                     return False

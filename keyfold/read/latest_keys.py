@@ -3,6 +3,9 @@
 Rows come newest first. The first row of a key that is met is the key's last record; all that come after it are
 superseded. So one set of the keys that were met is enough, and a row can be judged at once.
 
+Below the first dirty offset a key occurs once. So the keys there are compared with the set and never enter it: memory
+depends on the dirty part alone. The comparison is by hash; only a key whose hash was met is looked up.
+
 Keys that do not fit the budget are judged in further walks over the same rows. A walk takes the keys whose hash is in
 a range; it begins with all of the range, in slices, and where memory runs out it gives up the slices at the range's
 end. What it gave up is the range of the next walk. Rows that were judged before their slice was given up were judged
@@ -26,10 +29,11 @@ from keyfold.runtime.arrow_types import ArrowArray, values_of
 
 Flags = npt.NDArray[np.bool_]
 
-KEY_BYTES: Final = 120
-"""What a key costs besides its own bytes, at most: Python's bytes object and its share of the set."""
+KEY_BYTES: Final = 144
+"""What a key costs besides its own bytes, at most: Python's bytes object, its share of the set, and its hash."""
 
 _SLICES: Final = 64
+_SLOTS_PER_KEY: Final = 8
 _WIDER: Final = 4
 KEYS_AT_ONCE: Final = 16 * 1024
 
@@ -48,6 +52,9 @@ class KeyRange:
         self._width = -(-(self.high - self.low) // _SLICES)
         self._met: list[set[bytes]] = [set() for _ in range(-(-(self.high - self.low) // self._width))]
         self._met_bytes = [0] * len(self._met)
+        self._met_hashes: list[npt.NDArray[np.uint32]] = []
+        self._met_slots: Flags | None = None
+        self._shift = 0
 
     @property
     def is_too_wide(self) -> bool:
@@ -68,9 +75,15 @@ class KeyRange:
         high = min(HASHES, self.high + _WIDER * (self.high - self.low))
         return KeyRange(self.high, high, self.memory_bytes, self._keys_at_once)
 
-    def take(self, keys: ArrowArray, is_tombstone: Flags) -> Iterator[npt.NDArray[np.int64]]:
-        """The rows of these (they are older than all before) that hold a key's last record, and a value."""
+    def take(self, keys: ArrowArray, is_tombstone: Flags, *, is_clean: bool = False) -> Iterator[npt.NDArray[np.int64]]:
+        """The rows of these (they are older than all before) that hold a key's last record, and a value.
+
+        `is_clean`: they lie below the first dirty offset, as do all that come after them.
+        """
         wanted = keys.is_valid().to_numpy(zero_copy_only=False)
+        if is_clean:
+            yield np.flatnonzero(self._not_met(keys, wanted & ~is_tombstone))
+            return
         if self.high - self.low < HASHES:
             hashes = key_hashes(keys)
             wanted &= (hashes >= self.low) & (hashes < self.high)
@@ -83,6 +96,31 @@ class KeyRange:
             rows = last[start : start + step]
             is_new = self._meet(coded.dictionary[start : start + step])
             yield rows[is_new & ~is_tombstone[rows]]
+
+    def _not_met(self, keys: ArrowArray, wanted: Flags) -> Flags:
+        """Which wanted rows have a key of the range that was not met."""
+        slots = self._slots()
+        hashes = key_hashes(keys)
+        wanted &= (hashes >= self.low) & (hashes < self.high)
+        rows = np.flatnonzero(wanted)
+        suspects = rows[slots[(hashes[rows] - self.low) >> self._shift]]
+        slices = ((hashes[suspects] - self.low) // self._width).tolist()
+        names = values_of(keys.take(suspects))
+        wanted[suspects] = [name not in self._met[number] for name, number in zip(names, slices, strict=True)]
+        return wanted
+
+    def _slots(self) -> Flags:
+        """A flag for each slot, a small range of hashes: whether the hash of a key that was met is in it."""
+        if self._met_slots is None:
+            most = self.high - self.low - 1
+            slot_bits = (_SLOTS_PER_KEY * sum(map(len, self._met))).bit_length()
+            self._shift = max(0, most.bit_length() - slot_bits)
+            self._met_slots = np.zeros((most >> self._shift) + 1, np.bool_)
+            for short in self._met_hashes:
+                hashes = short.astype(np.int64)
+                self._met_slots[(hashes[hashes < self.high] - self.low) >> self._shift] = True
+            self._met_hashes.clear()
+        return self._met_slots
 
     def _meet(self, different: ArrowArray) -> Flags:
         """Note these different keys; which of them are of the range and were not met before."""
@@ -98,6 +136,7 @@ class KeyRange:
             is_new[fresh] = True
             met.update([keys[i] for i in fresh])
             self._met_bytes[number] += sum(len(keys[i]) for i in fresh) + KEY_BYTES * len(fresh)
+        self._met_hashes.append(hashes[is_new].astype(np.uint32))
         self._make_room()
         return is_new
 

@@ -234,6 +234,7 @@ def _walk(
 ) -> bool:
     """Judge the rows of a walk's keys, from the newest to the oldest. False where it had to be given up."""
     for entry in reversed(manifest.segments):
+        is_clean = entry.next_offset <= manifest.first_dirty_offset
         data = read_index_data(store, place, entry)
         key, expected = place.key(entry.index_name), entry.record_count
         with damage_named(place):
@@ -243,7 +244,7 @@ def _walk(
                 expected = first
                 offsets, keys, tombstones = (table.column(name).combine_chunks() for name in _KEY_COLUMNS)
                 deletes = np.asarray(tombstones.to_numpy(zero_copy_only=False)) & (offsets.to_numpy() < kept_from)
-                for chosen in walk.take(keys, deletes):
+                for chosen in walk.take(keys, deletes, is_clean=is_clean):
                     rows[entry.name].add(chosen + first)
                 if walk.is_too_wide:
                     return False

@@ -18,7 +18,7 @@ from keyfold.read.batches import SegmentRead
 from keyfold.read.blocks import ReadLimits
 from keyfold.read.key_hash import HASHES, key_hashes
 from keyfold.read.latest import Chosen, choose, chosen_batches, count_superseded
-from keyfold.read.latest_keys import KEY_BYTES, KeyRange, RowBits
+from keyfold.read.latest_keys import KEY_BYTES, Flags, KeyRange, RowBits
 from keyfold.read.log import Log
 from keyfold.read.records import records_of
 from keyfold.runtime.arrow_types import ArrowArray
@@ -45,7 +45,8 @@ def test_the_state_equals_the_fold_of_a_read_for_any_memory_budget(seed: int, me
     chosen = choose(made.store, made.place, made.manifest, memory_bytes)
     assert state_of(made, chosen) == expected
     assert list(Log(made.store, "topics", "users").latest()) == expected
-    assert (chosen.walk_count > 1) == (memory_bytes < 10**9)
+    dirty = {r.key for r in everything if r.key is not None and r.offset >= made.manifest.first_dirty_offset}
+    assert (chosen.walk_count > 1) == (memory_bytes < sum(len(key) + KEY_BYTES for key in dirty))
 
 
 def test_the_number_of_walks_is_about_the_keys_over_the_budget() -> None:
@@ -57,8 +58,8 @@ def test_the_number_of_walks_is_about_the_keys_over_the_budget() -> None:
     held: list[int] = []
     take = KeyRange.take
 
-    def watched(walk: KeyRange, keys: ArrowArray, tombstones: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> object:
-        for rows in take(walk, keys, tombstones):
+    def watched(walk: KeyRange, keys: ArrowArray, tombstones: Flags, *, is_clean: bool) -> object:
+        for rows in take(walk, keys, tombstones, is_clean=is_clean):
             held.append(walk.held_bytes)
             yield rows
 
@@ -69,6 +70,44 @@ def test_the_number_of_walks_is_about_the_keys_over_the_budget() -> None:
     assert max(held) <= most
     expected = latest_of(Log(made.store, "topics", "users").read())
     assert {r.key: r for r in state_of(made, chosen)} == expected
+
+
+def test_memory_and_walks_depend_on_the_dirty_part_alone() -> None:
+    made = MadeLog(block_bytes=10**6)
+    made.append([record(o, f"key-{o}", None if o % 11 == 0 else "v") for o in range(20_000)])
+    made.compact()
+    made.append([record(o, f"key-{o * 7 % 30_000}", None if o % 3 == 0 else "w") for o in range(20_000, 21_000)])
+    expected = latest_of(Log(made.store, "topics", "users").read())
+    for memory_bytes, walk_count in ((1000 * (KEY_BYTES + 9), 1), (500 * (KEY_BYTES + 9), 2)):
+        chosen = choose(made.store, made.place, made.manifest, memory_bytes)
+        assert chosen.walk_count >= walk_count
+        assert chosen.walk_count < 2 * walk_count
+        assert {r.key: r for r in state_of(made, chosen)} == expected
+
+
+@given(
+    st.lists(st.binary(max_size=3), max_size=60),
+    st.sets(st.none() | st.binary(max_size=3), max_size=60),
+    st.integers(0, 2),
+)
+def test_keys_of_the_clean_part_are_compared_with_those_that_were_met(
+    dirty: list[bytes], clean: set[bytes | None], slice_number: int
+) -> None:
+    walk = KeyRange(slice_number * HASHES // 4, (slice_number + 1) * HASHES // 4, 10**9)
+    for _ in walk.take(pa.array(dirty, pa.binary()), np.zeros(len(dirty), np.bool_)):
+        pass
+    keys = pa.array(sorted(clean, key=str), pa.binary())
+    tombstones = np.arange(len(keys)) % 5 == 0
+    (rows,) = walk.take(keys, tombstones, is_clean=True)
+    hashes = key_hashes(keys)
+    assert rows.tolist() == [
+        row
+        for row, key in enumerate(keys.to_pylist())
+        if key is not None
+        and key not in dirty
+        and not tombstones[row]
+        and slice_number * HASHES // 4 <= hashes[row] < (slice_number + 1) * HASHES // 4
+    ]
 
 
 def test_an_index_of_many_row_groups_is_read_from_its_end() -> None:
