@@ -18,6 +18,7 @@ import fastavro
 
 from keyfold.log.record import RecordColumns
 from keyfold.log.segment import SegmentWriter, segment_bytes
+from keyfold.read.latest_keys import KEY_BYTES
 from keyfold.read.log import Log
 from keyfold.store.api import Create
 from tests.bench._floors import read_floor_s
@@ -120,7 +121,10 @@ def measure_latest(title: str, made: MadeLog, repeats: int) -> None:
     log = Log(made.store, "topics", "users")
     base, found = cpu(partial(latest_with_fastavro, made), repeats)
     print(f"\nlatest state, {title}: {found} keys of {made.manifest.record_count} records; fold {base:.2f} s of CPU")
-    for name, memory_bytes in (("in memory", 1 << 30), ("in an eighth of that", max(1 << 20, found * 132 // 8))):
+    for name, memory_bytes in (
+        ("in memory", 1 << 30),
+        ("in an eighth of that", max(1 << 20, found * (KEY_BYTES + 12) // 8)),
+    ):
         for kind, read in (
             ("records", lambda m: sum(1 for _ in log.latest(memory_bytes=m))),
             ("batches", lambda m: sum(len(b) for b in log.latest_batches(memory_bytes=m))),
@@ -170,9 +174,12 @@ def measure_all(count: int, repeats: int) -> list[Row]:
         made = fill(many, value_bytes, codec, headers=headers)
         rows.append(measure(title, made, repeats))
     made = fill(count, 200, "zstandard")
-    measure_latest("200 B", made, repeats)
+    measure_latest("200 B, never cleaned", made, repeats)
     print("\nmemory")
     measure_memory(made)
+    made.compact()
+    append(made, part(make_columns(count * 11 // 10, 200), count, count * 11 // 10), headers=False)
+    measure_latest("200 B, nine tenths clean", made, repeats)
     return rows
 
 
