@@ -27,6 +27,7 @@ from keyfold.formats.format import FORMAT_NAMES
 from keyfold.http_server import errors
 from keyfold.http_server.json_body import JSON_BODY
 from keyfold.log.record import Record
+from keyfold.read.key_directory import RecordsTooLarge
 from keyfold.read.lookup import Found
 from keyfold_server.lookups import TopicLookups
 
@@ -129,11 +130,18 @@ def get_history(
 ) -> Response:
     """Return every record of a key that the log still has, by partition and offset; of very many the newest."""
     name, data = unquote(topic), unquote_to_bytes(key)
-    records = behind.lookups.ask(
-        name, lambda lookup: lookup.history(data, partition, limit=limit + 1, max_bytes=ANSWER_BYTES_MAX)
-    )
+
+    def newest_of_each(count: int) -> list[tuple[int, Record]]:
+        return behind.lookups.ask(
+            name, lambda lookup: lookup.history(data, partition, limit=count, max_bytes=ANSWER_BYTES_MAX)
+        )
+
+    try:
+        records, has_older = newest_of_each(limit + 1), "false"
+    except RecordsTooLarge:  # without the one more that tells whether there are older ones, it may be little enough
+        records, has_older = newest_of_each(limit), "true"
     printer = behind.printer(name, key_format, value_format)
-    shown, has_older = list[str](), "false"
+    shown = list[str]()
     for number, group in groupby(records, key=itemgetter(0)):
         newest = [record for _, record in group]
         has_older = "true" if len(newest) > limit else has_older
