@@ -5,7 +5,8 @@ log gives the same result as a clean one. Then only the blocks with a chosen rec
 have no latest state and are omitted.
 
 Memory holds `memory_bytes` for keys of the dirty part (if they do not fit, `keyfold.read.latest_keys` reads the indexes
-several times), a bit for each record of the log, and one index and one batch at a time.
+several times), a sixteenth of it for indexes, so that they are fetched once, a bit for each record of the log, and one
+index and one batch at a time.
 
 A `Follower` can continue at the end of the state: `Latest.position` has the offset and the anchor of the version.
 
@@ -16,7 +17,7 @@ returned record that would mix two states, so then a missing object raises `Snap
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Generic, Self, TypeVar
 
 import numpy as np
@@ -41,9 +42,28 @@ from keyfold.store.api import ObjectStore
 
 MEMORY_BYTES: Final = 512 * 1024 * 1024
 
+_INDEXES_SHARE: Final = 16
 _COLUMNS: Final = ("key", "is_tombstone")
 
 T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Indexes:
+    """The bytes of indexes, kept for the next time that they are needed as long as there is room for them."""
+
+    room_bytes: int = 0
+    _kept: dict[str, bytes] = field(default_factory=dict)
+
+    def read(self, store: ObjectStore, place: Place, entry: SegmentEntry) -> bytes:
+        """Return a segment's index. Raises the errors of `read_index_data`."""
+        data = self._kept.get(entry.index_name)
+        if data is None:
+            data = read_index_data(store, place, entry)
+            if len(data) <= self.room_bytes:
+                self.room_bytes -= len(data)
+                self._kept[entry.index_name] = data
+        return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +73,7 @@ class Chosen:
     manifest: Manifest
     rows: tuple[RowBits, ...]
     walk_count: int = 1
+    indexes: Indexes = field(default_factory=Indexes)
 
 
 class Latest(Generic[T]):
@@ -126,7 +147,7 @@ def choose_newest(store: ObjectStore, place: Place, load: Load, memory_bytes: in
     manifest = load()
     while True:
         try:
-            return choose(store, place, manifest, memory_bytes)
+            return choose(store, place, manifest, memory_bytes, indexes=Indexes(memory_bytes // _INDEXES_SHARE))
         except ObjectNotFound as error:
             manifest = newer(place, load, error)
 
@@ -154,18 +175,20 @@ def choose(
     keys_at_once: int = KEYS_AT_ONCE,
     *,
     with_tombstones: bool = False,
+    indexes: Indexes | None = None,
 ) -> Chosen:
     """Choose the latest state of `manifest` from its indexes. Raises `Corrupt`, `ObjectNotFound`.
 
-    `with_tombstones`: choose the last record of each key also if it is a tombstone.
+    `with_tombstones`: choose the last record of each key also if it is a tombstone. `indexes`: keep indexes there.
     """
+    indexes = indexes or Indexes()
     rows = tuple(RowBits(entry.record_count) for entry in manifest.segments)
     walk = KeyRange(0, HASHES, memory_bytes, keys_at_once)
     count = 1
-    while not _walk(store, place, manifest, walk, rows, with_tombstones=with_tombstones) or walk.high < HASHES:
+    while not _walk(store, place, manifest, walk, rows, indexes, with_tombstones=with_tombstones) or walk.high < HASHES:
         walk = walk.narrower() if walk.is_too_wide else walk.next_one()
         count += 1
-    return Chosen(manifest, rows, count)
+    return Chosen(manifest, rows, count, indexes)
 
 
 def _walk(
@@ -174,13 +197,14 @@ def _walk(
     manifest: Manifest,
     walk: KeyRange,
     rows: Sequence[RowBits],
+    indexes: Indexes,
     *,
     with_tombstones: bool,
 ) -> bool:
     """Judge the rows of a walk's keys, from newest to oldest. Return False if the walk was given up."""
     for entry, bits in zip(reversed(manifest.segments), reversed(rows), strict=True):
         is_clean = entry.next_offset <= manifest.first_dirty_offset
-        data = read_index_data(store, place, entry)
+        data = indexes.read(store, place, entry)
         with damage_named(place):
             for first, table in _groups(data, entry, place.key(entry.index_name)):
                 keys, tombstones = (table.column(name).combine_chunks() for name in _COLUMNS)
@@ -207,7 +231,7 @@ def chosen_batches(store: ObjectStore, place: Place, chosen: Chosen, wish: Segme
     for entry, bits in zip(chosen.manifest.segments, chosen.rows, strict=True):
         if not bits:
             continue
-        data = read_index_data(store, place, entry)
+        data = chosen.indexes.read(store, place, entry)
         row = 0
         with damage_named(place):
             for part in checked_parts(data, index_columns(wish), entry, place.key(entry.index_name)):

@@ -140,6 +140,20 @@ def test_keys_alone_are_read_from_the_indexes() -> None:
     assert counted.calls["get_range"] == 0
 
 
+def test_an_index_is_fetched_once_as_long_as_there_is_room_for_it() -> None:
+    made = MadeLog()
+    for start, keys in ((0, "a=1 b=1"), (2, "c=1 d=1"), (4, "a=2 e=1")):
+        made.append(records(keys, start))
+    size_bytes = max(entry.index_size_bytes for entry in made.manifest.segments)
+    for memory_bytes, gets in ((10**9, 3), (16 * size_bytes, 5), (16, 6)):
+        counted = CountedStore(made.store)
+        log = Log(counted, "topics", "users", limits=ReadLimits(memory_bytes_min=1))
+        # Keys take nearly nothing here, so that one walk is enough in any memory.
+        with patch("keyfold.read.latest_keys.KEY_BYTES", 0):
+            assert [r.offset for r in log.latest(memory_bytes=memory_bytes)] == [1, 2, 3, 4, 5]
+        assert counted.calls["get"] == 1 + gets  # one of the manifest
+
+
 def test_a_log_without_a_record_or_without_a_key_has_an_empty_state() -> None:
     made = MadeLog()
     assert made.sink
