@@ -4,9 +4,9 @@ The indexes are enough to choose the records: their rows have key and tombstone 
 log gives the same result as a clean one. Then only the blocks with a chosen record are fetched. Records without a key
 have no latest state and are omitted.
 
-Memory holds `memory_bytes` for keys of the dirty part (if they do not fit, `keyfold.read.latest_keys` reads the indexes
-several times), a sixteenth of it for indexes, so that they are fetched once, a bit for each record of the log, and one
-index and one batch at a time.
+Memory holds `memory_bytes` for keys of the dirty part; if they do not fit, `keyfold.read.latest_keys` goes through the
+indexes several times. A cache of indexes may have a sixteenth of `memory_bytes`. In addition there are a bit for each
+record of the log, one index, and one batch.
 
 A `Follower` can continue at the end of the state: `Latest.position` has the offset and the anchor of the version.
 
@@ -49,8 +49,8 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Indexes:
-    """The bytes of indexes, kept for the next time that they are needed as long as there is room for them."""
+class IndexCache:
+    """A cache of index objects. An index with more bytes than the remaining `room_bytes` is not cached."""
 
     room_bytes: int = 0
     _kept: dict[str, bytes] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Chosen:
     manifest: Manifest
     rows: tuple[RowBits, ...]
     walk_count: int = 1
-    indexes: Indexes = field(default_factory=Indexes)
+    indexes: IndexCache = field(default_factory=IndexCache)
 
 
 class Latest(Generic[T]):
@@ -147,7 +147,7 @@ def choose_newest(store: ObjectStore, place: Place, load: Load, memory_bytes: in
     manifest = load()
     while True:
         try:
-            return choose(store, place, manifest, memory_bytes, indexes=Indexes(memory_bytes // _INDEXES_SHARE))
+            return choose(store, place, manifest, memory_bytes, indexes=IndexCache(memory_bytes // _INDEXES_SHARE))
         except ObjectNotFound as error:
             manifest = newer(place, load, error)
 
@@ -175,13 +175,14 @@ def choose(
     keys_at_once: int = KEYS_AT_ONCE,
     *,
     with_tombstones: bool = False,
-    indexes: Indexes | None = None,
+    indexes: IndexCache | None = None,
 ) -> Chosen:
     """Choose the latest state of `manifest` from its indexes. Raises `Corrupt`, `ObjectNotFound`.
 
-    `with_tombstones`: choose the last record of each key also if it is a tombstone. `indexes`: keep indexes there.
+    `with_tombstones`: choose the last record of each key also if it is a tombstone. `indexes`: the cache that indexes
+    are read through.
     """
-    indexes = indexes or Indexes()
+    indexes = indexes or IndexCache()
     rows = tuple(RowBits(entry.record_count) for entry in manifest.segments)
     walk = KeyRange(0, HASHES, memory_bytes, keys_at_once)
     count = 1
@@ -197,7 +198,7 @@ def _walk(
     manifest: Manifest,
     walk: KeyRange,
     rows: Sequence[RowBits],
-    indexes: Indexes,
+    indexes: IndexCache,
     *,
     with_tombstones: bool,
 ) -> bool:

@@ -3,8 +3,9 @@
 Rows come newest first. The first row of a key that is met is the key's last record; all that come after it are
 superseded. So one set of the keys that were met is enough, and a row can be judged at once.
 
-Below the first dirty offset a key occurs once. So the keys there are compared with the set and never enter it: memory
-depends on the dirty part alone. The comparison is by hash; only a key whose hash was met is looked up.
+Below the first dirty offset a key occurs once. So the keys there are compared with the set and never enter it, and
+memory depends on the dirty part alone. Hashes are compared first, in NumPy. Only a key whose hash is near one that was
+met is looked up in the set.
 
 Keys that do not fit the budget are judged in further walks over the same rows. A walk takes the keys whose hash is in
 a range; it begins with all of the range, in slices, and where memory runs out it gives up the slices at the range's
@@ -54,7 +55,7 @@ class KeyRange:
         self._met_bytes = [0] * len(self._met)
         self._met_hashes: list[npt.NDArray[np.uint32]] = []
         self._met_slots: Flags | None = None
-        self._shift = 0
+        self._slot_shift = 0
 
     @property
     def is_too_wide(self) -> bool:
@@ -76,9 +77,9 @@ class KeyRange:
         return KeyRange(self.high, high, self.memory_bytes, self._keys_at_once)
 
     def take(self, keys: ArrowArray, is_tombstone: Flags, *, is_clean: bool = False) -> Iterator[npt.NDArray[np.int64]]:
-        """The rows of these (they are older than all before) that hold a key's last record, and a value.
+        """Yield the rows that hold a key's last record, and a value. All these rows are older than those taken before.
 
-        `is_clean`: they lie below the first dirty offset, as do all that come after them.
+        `is_clean`: these rows and all later ones lie below the first dirty offset.
         """
         wanted = keys.is_valid().to_numpy(zero_copy_only=False)
         if is_clean:
@@ -98,27 +99,27 @@ class KeyRange:
             yield rows[is_new & ~is_tombstone[rows]]
 
     def _not_met(self, keys: ArrowArray, wanted: Flags) -> Flags:
-        """Which wanted rows have a key of the range that was not met."""
+        """Return for each row whether it is wanted and its key belongs to the range and was not met."""
         slots = self._slots()
         hashes = key_hashes(keys)
         wanted &= (hashes >= self.low) & (hashes < self.high)
         rows = np.flatnonzero(wanted)
-        suspects = rows[slots[(hashes[rows] - self.low) >> self._shift]]
+        suspects = rows[slots[(hashes[rows] - self.low) >> self._slot_shift]]
         slices = ((hashes[suspects] - self.low) // self._width).tolist()
-        names = values_of(keys.take(suspects))
-        wanted[suspects] = [name not in self._met[number] for name, number in zip(names, slices, strict=True)]
+        suspect_keys = values_of(keys.take(suspects))
+        wanted[suspects] = [key not in self._met[number] for key, number in zip(suspect_keys, slices, strict=True)]
         return wanted
 
     def _slots(self) -> Flags:
-        """A flag for each slot, a small range of hashes: whether the hash of a key that was met is in it."""
+        """Return a flag for each slot, which is a small range of hashes: whether it has the hash of a met key."""
         if self._met_slots is None:
             most = self.high - self.low - 1
             slot_bits = (_SLOTS_PER_KEY * sum(map(len, self._met))).bit_length()
-            self._shift = max(0, most.bit_length() - slot_bits)
-            self._met_slots = np.zeros((most >> self._shift) + 1, np.bool_)
+            self._slot_shift = max(0, most.bit_length() - slot_bits)
+            self._met_slots = np.zeros((most >> self._slot_shift) + 1, np.bool_)
             for short in self._met_hashes:
                 hashes = short.astype(np.int64)
-                self._met_slots[(hashes[hashes < self.high] - self.low) >> self._shift] = True
+                self._met_slots[(hashes[hashes < self.high] - self.low) >> self._slot_shift] = True
             self._met_hashes.clear()
         return self._met_slots
 

@@ -40,7 +40,7 @@ def storm(
 ) -> Tally:
     """`seconds` of it. Without a session there is no Spark in it.
 
-    With `each` it lasts until each reader has been right so often, and one has come too late for an object. On a busy
+    With `each` it lasts until each reader has been right N times, and one has come too late for an object. On a busy
     machine most turns of a reader of Spark's are overtaken; when the time is over, each such turn makes objects
     and tombstones stay for longer, and readers that were right often enough leave the cores to the others, so that the
     storm ends on any machine.

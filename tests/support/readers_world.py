@@ -31,8 +31,10 @@ from tests.support.reader_proof import Flaw, History
 
 TOPIC = "users"
 TOPICS_DIR = "topics"
-SLOW_EVERY, SLOW_MAX_S = 20, 20.0
-"""One in so many requests of a slow reader waits until its object is deleted, no longer than so many seconds."""
+SLOW_EVERY = 20
+"""A slow reader delays one of N requests for a range."""
+SLOW_MAX_S = 20.0
+"""The longest delay of such a request."""
 OVERTAKEN = (OffsetOutOfRange, SnapshotLost)
 """What a reader is told that was too slow. Nothing else may happen to one."""
 
@@ -87,10 +89,10 @@ class World:
 
     @contextmanager
     def opened(self, slow: Random | None = None) -> Iterator[Log]:
-        """The log, by a store of its own; with `slow`, one in `SLOW_EVERY` requests for a range waits first.
+        """Open the log with a store of its own. With `slow`, one of `SLOW_EVERY` requests for a range is delayed.
 
-        It waits until the cleaner has replaced and deleted the object, but no longer than that takes as a rule: a storm
-        that ends waits for its readers.
+        The delay ends when the cleaner has deleted the object, or after `SLOW_MAX_S`: the end of a storm waits for all
+        readers, and must not wait for long.
         """
         store = self.location.open()
 
