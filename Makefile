@@ -134,7 +134,7 @@ $(BROWSER)/.installed: requirements/browser.txt
 
 soak: java go jars $(SPARK_VENV)/.installed ## Long storms: kills, fights and pauses for many minutes
 	@$(PY) -m tests.support.go_program versitygw
-	$(PYTEST) -m soak --timeout 7200 -o faulthandler_timeout=7200 $(ARGS)
+	$(PYTEST) -m soak --timeout 7200 $(ARGS)
 
 lint: lint-style lint-types lint-imports lint-tidy ## ruff, mypy, import-linter and the tidy test
 
