@@ -72,7 +72,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        scope = {**scope, "path": _one_form(scope)}
+        outer, scope = scope, {**scope, "path": _one_form(scope)}
         if scope["method"] == "HEAD":
             scope["method"], send = "GET", _without_body(send)
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
@@ -85,6 +85,8 @@ class Guard:
             await self._answer(scope, _Limited(receive), send)
         finally:
             self._in_flight -= 1
+            if "route" in scope:
+                outer["route"] = scope["route"]  # for middleware around this one that counts requests by endpoint
 
     async def _answer(self, scope: Scope, receive: _Limited, send: Send) -> None:
         begun = False

@@ -58,14 +58,14 @@ def make_app(
     errors.install(api, _STATUSES)
     for endpoints in (keys, health, pages):
         api.include_router(endpoints.router)
-    counted = _Counted(api, meter, clock)
-    return Guard(
-        counted, token=token, names=NAMES, own_hosts=frozenset(own_hosts), has_pages=True, in_flight_max=CLIENTS_MAX
+    guarded = Guard(
+        api, token=token, names=NAMES, own_hosts=frozenset(own_hosts), has_pages=True, in_flight_max=CLIENTS_MAX
     )
+    return _Counted(guarded, meter, clock)
 
 
 class _Counted:
-    """ASGI middleware that counts answers, and lets no browser guess that a value is a page."""
+    """ASGI middleware that counts answers, refusals too, and lets no browser guess that a value is a page."""
 
     def __init__(self, app: ASGIApp, meter: ServerMeter, clock: Clock) -> None:
         self._app = app
@@ -73,6 +73,9 @@ class _Counted:
         self._clock = clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
         to_thread.current_default_thread_limiter().total_tokens = THREADS  # that of this event loop
         begun_s, status = self._clock.monotonic_s(), 0
 

@@ -12,6 +12,7 @@ import pytest
 from keyfold.log.names import Place
 from keyfold.log.record import CREATE_TIME, Record
 from keyfold.store.memory import MemoryStore
+from keyfold_server import app
 from keyfold_server.keys import ANSWER_BYTES_MAX
 from tests.support.logs import MadeLog, record, records
 from tests.support.served import served
@@ -229,6 +230,17 @@ def test_requests_are_counted_by_route(made: MadeLog) -> None:
     assert 'keyfold_serve_requests_total{endpoint="/topics/{topic}/keys/{key}",status="404"} 1.0' in text
     assert 'keyfold_serve_request_seconds_count{endpoint="/topics/{topic}/keys/{key}"} 2.0' in text
     assert "keyfold_serve_topics 1.0" in text
+
+
+def test_refused_requests_are_counted_too(made: MadeLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "CLIENTS_MAX", 0)
+    client = served(made.store, token="s3cret")
+    assert client.get(f"{USERS}/a").status_code == 401
+    busy = client.get(f"{USERS}/a", headers={"Authorization": "Bearer s3cret"})
+    assert (busy.status_code, busy.headers["x-content-type-options"]) == (503, "nosniff")
+    text = client.get("/metrics").text
+    assert 'keyfold_serve_requests_total{endpoint="other",status="401"} 1.0' in text
+    assert 'keyfold_serve_requests_total{endpoint="other",status="503"} 1.0' in text
 
 
 def test_topics_beyond_the_memory_are_forgotten() -> None:
