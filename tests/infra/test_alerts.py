@@ -17,7 +17,7 @@ from keyfold_sink.metrics.names import REPLACED_CAUSES
 from keyfold_sink.status import RunState as SinkState
 from tests.support.each import each
 from tests.support.promql import Matcher, names_in
-from tests.support.served_metrics import TARGET_LABELS, all_served, served, unserved
+from tests.support.served_metrics import SERVICES, TARGET_LABELS, all_served, served, unserved
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "infra" / "prometheus"
@@ -91,7 +91,7 @@ def test_an_alert_queries_only_its_own_service(rule: Rule) -> None:
     service = rule.group.removeprefix("keyfold-")
     assert rule.labels["service"] == service
     for expression in rule.expressions:
-        own = set(served(service)) if service in {"sink", "compactor", "replica"} else {"up"}
+        own = set(served(service)) if service in SERVICES else {"up"}
         assert names_in(expression).metrics <= own, "a chart leaves out the groups of services that do not run"
 
 

@@ -240,6 +240,8 @@ def test_alert_rules_are_those_of_the_enabled_services() -> None:
     assert groups({"compactor": {"mode": "loop"}}) == ["keyfold", "keyfold-sink", "keyfold-compactor"]
     assert groups({"compactor": {"mode": "off"}}) == ["keyfold", "keyfold-sink"]
     assert groups({"compactor": {"mode": "off"}}, PUSHES) == ["keyfold", "keyfold-sink"]
+    serving = {"compactor": {"mode": "off"}, "serve": {"enabled": True}}
+    assert groups(serving) == ["keyfold", "keyfold-sink", "keyfold-serve"]
     assert groups({"monitoring": {"prometheusRule": {"services": ["replica"]}}}) == ["keyfold", "keyfold-replica"]
 
 
@@ -280,7 +282,7 @@ def test_rules_and_dashboard_are_rendered_unchanged() -> None:
     objects = template(VALUE_SETS / "eks-irsa.yaml")
     written = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())["groups"]
     arrived = one(objects, "PrometheusRule", "kf-keyfold")["spec"]["groups"]
-    assert arrived == [group for group in written if group["name"] != "keyfold-replica"]
+    assert arrived == [group for group in written if group["name"] not in {"keyfold-replica", "keyfold-serve"}]
     dashboard = json.loads((CHART / "files" / "dashboard.json").read_text())
     assert json.loads(one(objects, "ConfigMap", "kf-keyfold-dashboard")["data"]["keyfold.json"]) == dashboard
 
@@ -309,7 +311,8 @@ def test_disabled_services_render_no_objects() -> None:
 def test_commands_in_the_runbooks_use_the_charts_object_names() -> None:
     made: set[str] = set()
     for mode in ("cron", "loop"):
-        objects = template(with_values({"compactor": {"mode": mode}, "replica": {"enabled": True}}), name="keyfold")
+        every = {"compactor": {"mode": mode}, "replica": {"enabled": True}, "serve": {"enabled": True}}
+        objects = template(with_values(every), name="keyfold")
         made |= {name_of(each).lower() for each in objects}
     made |= {f"pod/{name.removeprefix('statefulset/')}-0" for name in made if name.startswith("statefulset/")}
     kinds = "statefulset|deployment|cronjob|secret|service|svc|pod"

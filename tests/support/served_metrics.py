@@ -28,7 +28,7 @@ from keyfold_sink.status import PartitionStatus, RunState, TaskStatus
 TARGET_LABELS: Final = frozenset({"namespace", "job", "instance", "pod"})
 """What Prometheus adds to what it scrapes, in Kubernetes."""
 
-SERVICES: Final = ("sink", "compactor", "replica", "server")
+SERVICES: Final = ("sink", "compactor", "replica", "serve")
 
 DECLARED: Final = (*SINK_METRICS, *compactor_names.METRICS, *replica_names.METRICS, *server_metrics.METRICS, BUILD_INFO)
 """Every metric of keyfold."""
@@ -53,7 +53,7 @@ def exposition(service: str) -> str:
 
 
 def _registry(service: str) -> CollectorRegistry:
-    registries = {"sink": _sink, "compactor": _compactor, "replica": _replica, "server": _server}
+    registries = {"sink": _sink, "compactor": _compactor, "replica": _replica, "serve": _server}
     return registries[service]()
 
 
