@@ -41,10 +41,11 @@ each_page = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relativ
 
 @cache
 def there() -> frozenset[tuple[str, str]]:
-    """Return the objects of a release, by kind and name: the compactor as CronJob or loop, and the replicator."""
+    """Return the objects of a release with all services, by kind and name: the compactor as CronJob and as loop."""
     found = {("release", RELEASE), OF_SPARK}
+    others = {"replica": {"enabled": True}, "serve": {"enabled": True}}
     for mode in ("cron", "loop"):
-        for each in template(with_values({"compactor": {"mode": mode}, "replica": {"enabled": True}}), name=RELEASE):
+        for each in template(with_values({"compactor": {"mode": mode}, **others}), name=RELEASE):
             found |= {(each["kind"], each["metadata"]["name"]), *made_of(each)}
     return frozenset(found)
 
