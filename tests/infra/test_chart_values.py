@@ -13,7 +13,7 @@ import yaml
 from keyfold.errors import KeyfoldError
 from tests.support.chart import command, config, found_pod, sink_options, with_values
 from tests.support.helm import CHART, VALUE_SETS, one, template, template_text
-from tests.support.rendered import Object, breaches, pods, selects
+from tests.support.rendered import Object, breaches, name_of, pods, selects
 
 pytestmark = pytest.mark.real
 
@@ -306,6 +306,25 @@ def test_openshift_assigns_its_own_users() -> None:
 def test_disabled_services_render_no_objects() -> None:
     objects = template({"store": {"bucket": "log"}, "sink": {"enabled": False}, "compactor": {"mode": "off"}})
     assert {each["kind"] for each in objects} == {"NetworkPolicy"}
+
+
+def test_commands_in_the_runbooks_use_the_charts_object_names() -> None:
+    made: set[str] = set()
+    for mode in ("cron", "loop"):
+        every = {"compactor": {"mode": mode}, "replica": {"enabled": True}, "serve": {"enabled": True}}
+        objects = template(with_values(every), name="keyfold")
+        made |= {name_of(each).lower() for each in objects}
+    made |= {f"pod/{name.removeprefix('statefulset/')}-0" for name in made if name.startswith("statefulset/")}
+    kinds = "statefulset|deployment|cronjob|secret|service|svc|pod"
+    wrong = []
+    for page in sorted((CHART.parents[2] / "docs" / "operations").rglob("*.md")):
+        for line in re.findall(r"kubectl [^`\n]*", page.read_text()):
+            named = re.findall(rf"\b({kinds})[/ ](keyfold[\w-]*)", line)
+            wrong += [
+                (page.name, line) for kind, name in named if f"{kind.replace('svc', 'service')}/{name}" not in made
+            ]
+            wrong += [(page.name, line) for name in re.findall(r"logs (keyfold\S*)", line) if f"pod/{name}" not in made]
+    assert wrong == []
 
 
 # What is refused
