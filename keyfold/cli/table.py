@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from keyfold.cli.context import world_of
+from keyfold.cli.context import CliContext, world_of
 from keyfold.cli.export import row_progress, schema_text
 from keyfold.cli.log import open_store_of
 from keyfold.cli.log_options import document_json_option, dry_run_option, json_option, topic_arguments
-from keyfold.errors import KeyfoldError
 from keyfold.formats.format import FORMAT_NAMES
 from keyfold.runtime.terminal import echo, echo_json
 from keyfold.runtime.text import count_text
 
 if TYPE_CHECKING:
-    from threading import Event
-
+    from keyfold.read.log import Log
+    from keyfold.runtime.health import Liveness
     from keyfold.runtime.retry import RetryPolicy
+    from keyfold.store.api import ObjectStore
     from keyfold.table.catalog import LoadedTable
+    from keyfold.table.follow import TableFollower
     from keyfold.table.open import OpenedTable
     from keyfold.table.request import TableRequest
+    from keyfold.table.sync import SyncResult
     from keyfold.table.verify import VerifiedPartition
 
 _file = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -81,6 +86,18 @@ def table() -> None:
     show_default=True,
     help="With --follow: seconds from the end of one sync to the start of the next.",
 )
+@click.option(
+    "--metrics-host",
+    default="127.0.0.1",
+    show_default=True,
+    help="With --metrics-port: the address to listen on.",
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="With --follow: serve metrics and probes on this port: /metrics, /health/live, /health/ready. 0: none.",
+)
 @json_option
 @click.pass_context
 def sync(ctx: click.Context, /, url: str, topic: str, to: str, *, dry_run: bool, as_json: bool, **asked: Any) -> None:
@@ -97,48 +114,97 @@ def sync(ctx: click.Context, /, url: str, topic: str, to: str, *, dry_run: bool,
     Examples:
         keyfold table sync s3://bucket/topics users --to s3://lake/tables/users --value-format json
         keyfold table sync s3://bucket/topics users --to prod.shop.users --location s3://lake/users --value-format avro
-        keyfold table sync s3://bucket/topics users --to s3://lake/tables/users --follow
+        keyfold table sync s3://bucket/topics users --to s3://lake/tables/users --follow --metrics-port 9406
     """  # noqa: D301 - click wants the character
-    from keyfold.cli import output
     from keyfold.export.target_bucket import check_outside_logs
     from keyfold.read.log import Log
+    from keyfold.runtime.health import Liveness
     from keyfold.runtime.signals import stop_or_end_on_signals
-    from keyfold.table.maintain import maintain
+    from keyfold.store.wrappers.observation import ObservedStore
+    from keyfold.table.follow import QUIET_MAX_S, SignsOfLife
     from keyfold.table.open import open_table
-    from keyfold.table.sync import sync as run_sync
 
     world = world_of(ctx)
-    store, topics_dir = open_store_of(ctx, url)
+    is_following = asked["follow"] and not dry_run
+    stop = stop_or_end_on_signals() if is_following else Event()
+    liveness = Liveness(world.clock, QUIET_MAX_S + asked["interval_s"], stop.is_set)
+
+    def open_url(url: str) -> tuple[ObjectStore, str]:
+        store, folder = open_store_of(ctx, url)
+        return ObservedStore(store, SignsOfLife(liveness)), folder
+
+    store, topics_dir = open_url(url)
     log = Log(store, topics_dir, topic, clock=world.clock, random=world.random)
-    opened = open_table(to, asked["location"], lambda url: open_store_of(ctx, url), _retry(ctx))
+    opened = open_table(to, asked["location"], open_url, _retry(ctx))
     request = _request(opened, asked)
     check_outside_logs(store, topics_dir, opened.files.store, opened.prefix)
+    command = _SyncCommand(log, opened, world, dry_run, as_json)
+    if not is_following:
+        command.sync(request)
+        return
+    follower = command.follower(request, liveness)
+    with _measuring(follower, asked["metrics_host"], asked["metrics_port"]):
+        follower.run(stop, asked["interval_s"])
 
-    def once(request: TableRequest) -> None:
-        with row_progress(f"writing {topic}") as progress:
-            done = run_sync(
-                *(log, opened, request),
-                clock=world.clock,
-                random=world.random,
-                dry_run=dry_run,
+
+@dataclass(frozen=True, slots=True)
+class _SyncCommand:
+    """What `keyfold table sync` does once its log and its table are open."""
+
+    log: Log
+    opened: OpenedTable
+    world: CliContext
+    dry_run: bool
+    as_json: bool
+
+    def sync(self, request: TableRequest) -> SyncResult:
+        """Sync once, and print what was done."""
+        from keyfold.cli import output
+        from keyfold.table.sync import sync
+
+        with row_progress(f"writing {self.log.topic}") as progress:
+            done = sync(
+                *(self.log, self.opened, request),
+                clock=self.world.clock,
+                random=self.world.random,
+                dry_run=self.dry_run,
                 progress=progress,
                 announce=lambda text: echo(text, err=True),
             )
-        if as_json:
-            echo(output.dumps({"dry_run": dry_run, **done.as_json()}))
+        if self.as_json:
+            echo(output.dumps({"dry_run": self.dry_run, **done.as_json()}))
         else:
-            for line in done.lines(opened.catalog.name):
+            for line in done.lines(self.opened.catalog.name):
                 echo(line)
+        return done
 
-    once(request)
-    if asked["follow"] and not dry_run:
-        stop = stop_or_end_on_signals()
-        _follow(
-            lambda: once(request.again()),
-            lambda: maintain(opened, world.clock, world.random),
-            stop,
-            asked["interval_s"],
+    def follower(self, request: TableRequest, liveness: Liveness) -> TableFollower:
+        """Return what repeats the sync, and does the upkeep."""
+        from keyfold.table.follow import TableFollower
+        from keyfold.table.maintain import maintain
+        from keyfold.table.metrics import TableMeter
+
+        clock = self.world.clock
+        return TableFollower(
+            sync=lambda is_first: self.sync(request if is_first else request.again()),
+            maintain=lambda: maintain(self.opened, clock, self.world.random),
+            report=lambda text: echo(text, err=True),
+            meter=TableMeter(self.log.topic, self.opened.catalog.name, clock.now_ms()),
+            liveness=liveness,
+            clock=clock,
         )
+
+
+@contextmanager
+def _measuring(follower: TableFollower, host: str, port: int) -> Iterator[None]:
+    """Serve metrics and answer probes, if a port is given."""
+    if not port:
+        yield
+        return
+    from keyfold.runtime.metrics_server import serving
+
+    with serving(follower.meter.registry, host, port, follower.liveness, keys=("--metrics-host", "--metrics-port")):
+        yield
 
 
 def _request(opened: OpenedTable, asked: Mapping[str, Any]) -> TableRequest:
@@ -162,18 +228,6 @@ def _request(opened: OpenedTable, asked: Mapping[str, Any]) -> TableRequest:
     }
     given: dict[str, Any] = {name: parse(asked[name]) for name, parse in parsers.items() if asked[name] is not None}
     return replace(kept, rebuild=asked["rebuild"], parallel=asked["parallel"], **given)
-
-
-def _follow(once: Callable[[], None], maintain: Callable[[], object], stop: Event, interval_s: float) -> None:
-    """Sync and maintain in turn until stopped. Errors that may pass are printed, and the next turn tries again."""
-    while not stop.wait(interval_s):
-        try:
-            once()
-            maintain()
-        except KeyfoldError as error:
-            if not error.retriable:
-                raise
-            echo(f"error: {error.message}; trying again in {interval_s:g} s", err=True)
 
 
 @table.command()

@@ -34,15 +34,25 @@ _SILENCE_S: Final = 15.0
 
 
 @contextlib.contextmanager
-def serving(registry: CollectorRegistry, host: str, port: int, checked: Probed | None = None) -> Iterator[int]:
-    """Serve until the context ends; yield the port. Raises `ConfigError` if the address cannot be used."""
+def serving(
+    registry: CollectorRegistry,
+    host: str,
+    port: int,
+    checked: Probed | None = None,
+    *,
+    keys: tuple[str, str] = ("metrics.host", "metrics.port"),
+) -> Iterator[int]:
+    """Serve until the context ends; yield the port.
+
+    Raises `ConfigError` if the address cannot be used. It names one of `keys`, the options for host and port.
+    """
     # Probes exist from the start: a page of metrics in their place would report a healthy process.
     metrics = make_wsgi_app(registry)
     app = metrics if checked is None else _with_health(metrics, checked)
     try:
         server = _server(host, port, app)
     except (OSError, UnicodeError) as error:
-        raise _cannot_listen(host, port, error) from error
+        raise _cannot_listen(host, port, error, keys) from error
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
@@ -130,13 +140,13 @@ def _with_health(metrics: WSGIApplication, checked: Probed) -> WSGIApplication:
     return app
 
 
-def _cannot_listen(host: str, port: int, error: OSError | UnicodeError) -> ConfigError:
+def _cannot_listen(host: str, port: int, error: OSError | UnicodeError, keys: tuple[str, str]) -> ConfigError:
     why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     message = f"cannot listen on {host}:{port}: {why}"
     if isinstance(error, UnicodeError | socket.gaierror) or error.errno in _WRONG_HOST:
         hint = "use an address of this machine, for example 127.0.0.1 or 0.0.0.0"
-        return ConfigError("metrics.host", message, hint=hint)
+        return ConfigError(keys[0], message, hint=hint)
     hint = "another process uses this port: choose a free port, or 0 to disable metrics"
     if error.errno != errno.EADDRINUSE:
         hint = "choose another port, or 0 to disable metrics"
-    return ConfigError("metrics.port", message, hint=hint)
+    return ConfigError(keys[1], message, hint=hint)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from keyfold.table.metrics import STEPS
 from keyfold_compactor.report.metric_names import FAILURES
 from keyfold_replicator.state.states import SyncState as ReplicaState
 from keyfold_sink.metrics.names import REPLACED_CAUSES
@@ -34,6 +35,7 @@ VALUES = {
     "keyfold_sink_held_partitions": {"reason": {"memory", "schemas", "letters"}},
     "keyfold_sink_tasks_replaced_total": {"cause": set(REPLACED_CAUSES)},
     "keyfold_compactor_failures_total": {"kind": set(FAILURES)},
+    "keyfold_table_failures_total": {"step": set(STEPS)},
     "keyfold_replica_partitions": {"state": {state.value for state in ReplicaState}},
 }
 

@@ -242,6 +242,8 @@ def test_alert_rules_are_those_of_the_enabled_services() -> None:
     assert groups({"compactor": {"mode": "off"}}, PUSHES) == ["keyfold", "keyfold-sink"]
     serving = {"compactor": {"mode": "off"}, "serve": {"enabled": True}}
     assert groups(serving) == ["keyfold", "keyfold-sink", "keyfold-serve"]
+    tables = {"compactor": {"mode": "off"}, "table": {"tables": {"users": {"topic": "users", "to": "s3://lake/users"}}}}
+    assert groups(tables) == ["keyfold", "keyfold-sink", "keyfold-table"]
     assert groups({"monitoring": {"prometheusRule": {"services": ["replica"]}}}) == ["keyfold", "keyfold-replica"]
 
 
@@ -282,7 +284,8 @@ def test_rules_and_dashboard_are_rendered_unchanged() -> None:
     objects = template(VALUE_SETS / "eks-irsa.yaml")
     written = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())["groups"]
     arrived = one(objects, "PrometheusRule", "kf-keyfold")["spec"]["groups"]
-    assert arrived == [group for group in written if group["name"] not in {"keyfold-replica", "keyfold-serve"}]
+    others = {"keyfold-replica", "keyfold-table", "keyfold-serve"}
+    assert arrived == [group for group in written if group["name"] not in others]
     dashboard = json.loads((CHART / "files" / "dashboard.json").read_text())
     assert json.loads(one(objects, "ConfigMap", "kf-keyfold-dashboard")["data"]["keyfold.json"]) == dashboard
 
@@ -312,6 +315,7 @@ def test_commands_in_the_runbooks_use_the_charts_object_names() -> None:
     made: set[str] = set()
     for mode in ("cron", "loop"):
         every = {"compactor": {"mode": mode}, "replica": {"enabled": True}, "serve": {"enabled": True}}
+        every["table"] = {"tables": {"users": {"topic": "users", "to": "s3://lake/tables/users"}}}
         objects = template(with_values(every), name="keyfold")
         made |= {name_of(each).lower() for each in objects}
     made |= {f"pod/{name.removeprefix('statefulset/')}-0" for name in made if name.startswith("statefulset/")}

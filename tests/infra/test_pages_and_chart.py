@@ -43,7 +43,8 @@ each_page = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relativ
 def there() -> frozenset[tuple[str, str]]:
     """Return the objects of a release with all services, by kind and name: the compactor as CronJob and as loop."""
     found = {("release", RELEASE), OF_SPARK}
-    others = {"replica": {"enabled": True}, "serve": {"enabled": True}}
+    tables = {"tables": {"users": {"topic": "users", "to": "s3://lake/tables/users"}}}
+    others = {"replica": {"enabled": True}, "serve": {"enabled": True}, "table": tables}
     for mode in ("cron", "loop"):
         for each in template(with_values({"compactor": {"mode": mode}, **others}), name=RELEASE):
             found |= {(each["kind"], each["metadata"]["name"]), *made_of(each)}

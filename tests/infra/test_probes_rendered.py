@@ -3,6 +3,7 @@
     the set of values   what of it runs here
     laptop              the sink and the compactor's loop, against one broker and an S3 server with keys
     replica             the replicator, from one bucket to another
+    tables              the sync of an Iceberg table
     serve               the server that answers by key
 
 The store is reached through a gate that can be shut. What sets for EKS and for Spark on Kubernetes say of brokers with
@@ -55,6 +56,7 @@ def s3() -> Iterator[LocalS3Process]:
         running.create_bucket("log")
         running.create_bucket("example-log")
         running.create_bucket("log-dr")
+        running.create_bucket("example-lake")
         yield running
 
 
@@ -287,6 +289,41 @@ def test_probes_of_a_replicator_match_every_state(s3: LocalS3Process, gate: Gate
     finally:
         store.close()
         there.close()
+
+
+def test_probes_of_a_table_match_every_state(s3: LocalS3Process, gate: Gate, tmp_path: Path) -> None:
+    values = yaml.safe_load((VALUE_SETS / "tables.yaml").read_text())
+    values["table"]["intervalSeconds"] = 1
+    given = PodEnvironment(
+        secrets={"keyfold-catalog": {"credential": ""}}, environment={**s3.environment, "AWS_ENDPOINT_URL": gate.url}
+    )
+    pod = LocalPod(template(values), "Deployment/kf-keyfold-table-users", tmp_path, given, name="kf-keyfold-table-0")
+    store = s3.location("example-log").open()
+    try:
+        sink = Sink.open(store, Place("topics", "users", 0), clock=SystemClock())
+        sink.append([record(0, "a", "1"), record(1, "b", "2")])
+        with pod:
+            pod.starts()
+            pod.until("readiness", is_good=True)
+            wait_for(lambda: _added_rows(pod) == 2, 120, "the first rows")
+            with gate.shut():
+                pod.until("readiness", is_good=False, within_s=STORE_AWAY_NOTICED_S)
+                assert pod.probe("liveness").is_good
+            pod.until("readiness", is_good=True, within_s=STORE_AWAY_NOTICED_S)
+            sink.append([record(2, "c", "3")])
+            wait_for(lambda: _added_rows(pod) == 3, 120, "the next row")
+            assert pod.ends() == 0, pod.said[-3000:]
+    finally:
+        store.close()
+    assert "Traceback" not in pod.said
+    verified(s3.environment, "s3://example-log/topics users s3://example-lake/tables/users", of="table")
+
+
+def _added_rows(pod: LocalPod) -> float:
+    """Return how many rows the pod has added to its table."""
+    text = requests.get(f"http://127.0.0.1:{pod.ports[9406]}/metrics", timeout=30).text
+    (line,) = (each for each in text.splitlines() if each.startswith('keyfold_table_rows_total{change="added"'))
+    return float(line.split()[-1])
 
 
 def test_a_server_answers_those_who_have_the_token(s3: LocalS3Process, tmp_path: Path) -> None:

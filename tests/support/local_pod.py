@@ -273,10 +273,10 @@ class LocalPod:
             raise AssertionError(f"not within {self.grace_s} s:\n{self.said[-3000:]}") from None
 
 
-def verified(environment: Mapping[str, str], arguments: str) -> None:
-    """`keyfold log verify` of a URL and a topic says that the log is whole."""
+def verified(environment: Mapping[str, str], arguments: str, of: str = "log") -> None:
+    """`keyfold log verify` of a URL and a topic says that the log is whole; likewise `keyfold table verify`."""
     answer = subprocess.run(
-        [sys.executable, "-c", "from keyfold.cli import main; main()", "log", "verify", *arguments.split()],
+        [sys.executable, "-c", "from keyfold.cli import main; main()", of, "verify", *arguments.split()],
         env={"PATH": "", **environment},
         capture_output=True,
         text=True,

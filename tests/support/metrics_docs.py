@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from keyfold.metrics.metric import Metric
+from keyfold.table import metrics as table_metrics
 from keyfold_compactor.report import metric_names as compactor_names
 from keyfold_replicator.status import metric_names as replica_names
 from keyfold_server import metrics as server_metrics
@@ -25,7 +26,8 @@ PAGE: Final = DOCS / "metrics-sink.md"
 COMPACTOR_PAGE: Final = DOCS / "metrics.md"
 REPLICA_PAGE: Final = DOCS / "metrics-replica.md"
 SERVE_PAGE: Final = DOCS / "serve.md"
-PAGES: Final = (PAGE, COMPACTOR_PAGE, REPLICA_PAGE, SERVE_PAGE)
+TABLE_PAGE: Final = DOCS / "table.md"
+PAGES: Final = (PAGE, COMPACTOR_PAGE, REPLICA_PAGE, TABLE_PAGE, SERVE_PAGE)
 COMMAND: Final = "make docs"
 
 _PRINTED: Final = re.compile(r"(<!-- printed: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -94,7 +96,8 @@ def _row(cells: Sequence[str]) -> str:
 def page(text: str) -> str:
     """Return the page with its tables as they must be. Raise `KeyError` for an unknown table."""
     tables = {name: table(metrics) for name, metrics in sections().items()}
-    tables |= {"compactor": compactor_table(), "replica": replica_table(), "serve": table(server_metrics.METRICS)}
+    tables |= {"compactor": compactor_table(), "replica": replica_table()}
+    tables |= {"table": table(table_metrics.METRICS), "serve": table(server_metrics.METRICS)}
     return _PRINTED.sub(lambda found: f"{found[1]}\n{tables[found[2]]}\n{found[3]}", text)
 
 

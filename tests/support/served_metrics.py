@@ -17,6 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from keyfold.metrics.metric import Metric, Sample, Samples
 from keyfold.metrics.prometheus import BUILD_INFO, MetricsCollector, WithoutProcess
 from keyfold.runtime.clock import ManualClock
+from keyfold.table import metrics as table_metrics
+from keyfold.table.sync import SyncResult
 from keyfold_compactor.report import metric_names as compactor_names
 from keyfold_replicator.status import metric_names as replica_names
 from keyfold_server import metrics as server_metrics
@@ -28,9 +30,16 @@ from keyfold_sink.status import PartitionStatus, RunState, TaskStatus
 TARGET_LABELS: Final = frozenset({"namespace", "job", "instance", "pod"})
 """What Prometheus adds to what it scrapes, in Kubernetes."""
 
-SERVICES: Final = ("sink", "compactor", "replica", "serve")
+SERVICES: Final = ("sink", "compactor", "replica", "table", "serve")
 
-DECLARED: Final = (*SINK_METRICS, *compactor_names.METRICS, *replica_names.METRICS, *server_metrics.METRICS, BUILD_INFO)
+DECLARED: Final = (
+    *SINK_METRICS,
+    *compactor_names.METRICS,
+    *replica_names.METRICS,
+    *table_metrics.METRICS,
+    *server_metrics.METRICS,
+    BUILD_INFO,
+)
 """Every metric of keyfold."""
 
 EXPOSITIONS: Final = Path(__file__).parents[1] / "unit/metrics/exposition"
@@ -53,7 +62,7 @@ def exposition(service: str) -> str:
 
 
 def _registry(service: str) -> CollectorRegistry:
-    registries = {"sink": _sink, "compactor": _compactor, "replica": _replica, "serve": _server}
+    registries = {"sink": _sink, "compactor": _compactor, "replica": _replica, "table": _table, "serve": _server}
     return registries[service]()
 
 
@@ -75,6 +84,12 @@ def _compactor() -> CollectorRegistry:
 
 def _replica() -> CollectorRegistry:
     return _Everything(replica_names.METRICS, "replicator", "1").registry
+
+
+def _table() -> CollectorRegistry:
+    meter = table_metrics.TableMeter("users", "s3://lake/users", 2 * 10**12, "1")
+    meter.synced(SyncResult((), None), 0.5, 2 * 10**12 + 500)
+    return meter.registry
 
 
 def _server() -> CollectorRegistry:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
+from threading import Event
 from typing import Any
 
 from keyfold.formats.format import Format
@@ -98,3 +100,22 @@ def copy_of(store: MemoryStore, clock: Clock) -> MemoryStore:
     copy._objects.update(store._objects)  # private, because ETags and times must stay
     copy._numbers = itertools.count(10**6)
     return copy
+
+
+class Turns(Event):
+    """A stop that is set after some pauses. A pause takes no real time; `during` is called in each."""
+
+    def __init__(self, clock: Clock, pauses: int, during: Callable[[], object] = lambda: None) -> None:
+        super().__init__()
+        self._clock = clock
+        self._left = pauses
+        self._during = during
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self._during()
+        self._clock.sleep(timeout)
+        self._left -= 1
+        if not self._left:
+            self.set()
+        return self.is_set()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 import pytest
+import requests
 
 from keyfold.cli import app
 from keyfold.cli.context import CliContext
@@ -15,7 +17,9 @@ from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import Update
 from keyfold.store.location import parse_url
 from keyfold.store.memory import MemoryStore
+from keyfold_demo.children import free_port
 from tests.support.logs import MadeLog, record
+from tests.support.tables import Turns
 
 Run = Callable[..., tuple[int, str, str]]
 URL = "s3://bucket/topics"
@@ -227,3 +231,40 @@ def test_a_foreign_table_is_named(run: Run, made: MadeLog) -> None:
     code, _, err = run(*AGAIN)
     assert code == 2
     assert err.splitlines()[0] == f"error: `TABLE`: `{TABLE}` is a table that keyfold did not make"
+
+
+FOLLOW = (*SYNC, "--follow", "--interval", "60")
+
+
+def test_a_table_that_follows_shows_what_is_new_and_answers_probes(
+    run: Run, made: MadeLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    ages_s: list[float] = []
+
+    def ask() -> None:
+        assert requests.get(f"{url}/health/live", timeout=30).status_code == 200
+        assert requests.get(f"{url}/health/ready", timeout=30).status_code == 200
+        text = requests.get(f"{url}/metrics", timeout=30).text
+        (line,) = (each for each in text.splitlines() if each.startswith("keyfold_table_last_sync_timestamp_seconds{"))
+        assert f'table="{TABLE}",topic="users"' in line
+        ages_s.append(made.clock.now_ms() / 1000 - float(line.split()[-1]))
+        made.append([record(2 + len(ages_s), "c", '{"id": 4}')])
+
+    monkeypatch.setattr("keyfold.runtime.signals.stop_or_end_on_signals", lambda: Turns(made.clock, 2, ask))
+    code, out, err = run(*FOLLOW, "--metrics-port", str(port))
+    assert (code, err) == (0, "")
+    assert ages_s == [0, 0]
+    assert [line for line in out.splitlines() if "row" in line] == [
+        f"users-0: version {made.manifest.version - 2}, up to offset 3; 2 rows added, 0 hidden, by all rows",
+        f"users-0: version {made.manifest.version - 1}, up to offset 4; 1 row added, 0 hidden, by new keys",
+    ]
+
+
+def test_a_port_that_is_taken_names_the_option(run: Run, made: MadeLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keyfold.runtime.signals.stop_or_end_on_signals", lambda: Turns(made.clock, 1))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        code, out, err = run(*FOLLOW, "--metrics-port", str(taken.getsockname()[1]))
+    assert (code, out) == (2, "")
+    assert err.startswith("error: `--metrics-port`: cannot listen on 127.0.0.1:")
