@@ -124,6 +124,8 @@ def sync(ctx: click.Context, /, url: str, topic: str, to: str, *, dry_run: bool,
     from keyfold.table.follow import QUIET_MAX_S, SignsOfLife
     from keyfold.table.open import open_table
 
+    if asked["metrics_port"] and not asked["follow"]:
+        raise click.UsageError("--metrics-port requires --follow")
     world = world_of(ctx)
     is_following = asked["follow"] and not dry_run
     stop = stop_or_end_on_signals() if is_following else Event()

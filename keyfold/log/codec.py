@@ -94,7 +94,7 @@ class _Zstandard:
             compressor = _new_compressor(self._level)
         # A frame compressed in one call has its content size, because libzstd knows it from that call.
         frame: bytes = compressor.compress(raw, zstd.ZstdCompressor.FLUSH_FRAME)
-        self._idle.append(compressor)  # a failed decompressor is not reused: it may be in the middle of a frame
+        self._idle.append(compressor)  # a compressor that failed is not reused: it may be in the middle of a frame
         return frame
 
     def decompress(self, stored: Bytes, max_bytes: int = MAX_RAW_BYTES) -> Bytes:

@@ -8,6 +8,7 @@
     data_files          Parquet files of rows, and of positions of hidden rows
     commit              manifests, and the snapshot that makes them visible
     sync                from the newest version of each partition to a snapshot
+    follow, metrics     a sync and the upkeep in turn until stopped, and what Prometheus sees of it
     maintain, status    merging, expiring, collecting, dropping; what a table holds
     request, open       options of a table, and its name
 

@@ -262,6 +262,12 @@ def test_a_table_that_follows_shows_what_is_new_and_answers_probes(
     ]
 
 
+def test_metrics_are_of_a_table_that_follows(run: Run) -> None:
+    code, _, err = run(*SYNC, "--metrics-port", "9406")
+    assert code == 2
+    assert err.startswith("error: --metrics-port requires --follow")
+
+
 def test_a_port_that_is_taken_names_the_option(run: Run, made: MadeLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("keyfold.runtime.signals.stop_or_end_on_signals", lambda: Turns(made.clock, 1))
     with socket.create_server(("127.0.0.1", 0)) as taken:
