@@ -182,16 +182,17 @@ class _SyncCommand:
 
     def follower(self, request: TableRequest, liveness: Liveness) -> TableFollower:
         """Return what repeats the sync, and does the upkeep."""
-        from keyfold.table.follow import TableFollower
+        from keyfold.table.follow import TableFollower, shown_since_ms
         from keyfold.table.maintain import maintain
         from keyfold.table.metrics import TableMeter
 
         clock = self.world.clock
+        synced_ms = shown_since_ms(self.opened.catalog.load(), clock.now_ms())
         return TableFollower(
             sync=lambda is_first: self.sync(request if is_first else request.again()),
             maintain=lambda: maintain(self.opened, clock, self.world.random),
             report=lambda text: echo(text, err=True),
-            meter=TableMeter(self.log.topic, self.opened.catalog.name, clock.now_ms()),
+            meter=TableMeter(self.log.topic, self.opened.catalog.name, synced_ms),
             liveness=liveness,
             clock=clock,
         )

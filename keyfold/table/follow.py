@@ -15,11 +15,21 @@ from typing import Final
 from keyfold.errors import KeyfoldError
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.health import Liveness
+from keyfold.table.catalog import LoadedTable
 from keyfold.table.metrics import TableMeter
 from keyfold.table.sync import SyncResult
 
 QUIET_MAX_S: Final = 900.0
 """The longest time between two answers of the stores in a sync that works; retries of a request take less."""
+
+
+def shown_since_ms(table: LoadedTable | None, now_ms: int) -> int:
+    """Return the time of a table's newest snapshot, or `now_ms` for a table without one.
+
+    A process that is killed again and again must not make its table look fresh at each start.
+    """
+    newest = None if table is None else table.metadata.current_snapshot()
+    return now_ms if newest is None else newest.timestamp_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +70,8 @@ class TableFollower:
         while not stop.is_set():
             if self._attempt("sync", partial(self._sync, is_first=is_first), interval_s):
                 is_first = False
-                self._attempt("upkeep", self.maintain, interval_s)
+                if not stop.is_set():
+                    self._attempt("upkeep", self.maintain, interval_s)
             stop.wait(interval_s)
 
     def _sync(self, *, is_first: bool) -> None:

@@ -22,7 +22,7 @@ SYNCS: Final = Metric(
 LAST_SYNC: Final = Metric(
     "keyfold_table_last_sync_timestamp_seconds",
     "gauge",
-    "Unix time in seconds at which the process finished its last sync of a table; before the first, that of its start.",
+    "Unix time in seconds at which the process finished its last sync of a table; before that, of the newest snapshot.",
     "falls behind the time: syncs fail or do not end",
     _SUBJECT,
 )
@@ -63,13 +63,13 @@ STEPS: Final = ("sync", "upkeep")
 
 
 class TableMeter(MetricsCollector):
-    """Counts what is done to one table. Thread-safe."""
+    """Counts what is done to one table. `synced_ms` is when it was last synchronised before. Thread-safe."""
 
-    def __init__(self, topic: str, table: str, started_ms: int, installed: str | None = None) -> None:
+    def __init__(self, topic: str, table: str, synced_ms: int, installed: str | None = None) -> None:
         self._subject = (topic, table)
         self._lock = Lock()
         self._syncs = 0
-        self._last_sync_ms = started_ms
+        self._last_sync_ms = synced_ms
         self._last_sync_s: float | None = None
         self._failures = Counter(dict.fromkeys(STEPS, 0))
         self._rows = Counter({"added": 0, "hidden": 0})

@@ -13,7 +13,7 @@ from keyfold.runtime.clock import ManualClock
 from keyfold.runtime.health import Liveness
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.observation import ObservedStore
-from keyfold.table.follow import QUIET_MAX_S, SignsOfLife, TableFollower
+from keyfold.table.follow import QUIET_MAX_S, SignsOfLife, TableFollower, shown_since_ms
 from keyfold.table.metrics import TableMeter
 from keyfold.table.sync import SyncResult
 from tests.support.logs import MadeLog, record
@@ -90,12 +90,36 @@ def test_an_error_that_may_pass_is_told_counted_and_tried_again(clock: ManualClo
     assert steps.value("keyfold_table_last_sync_timestamp_seconds") == 2 * 10**9 + 2 * (2 + INTERVAL_S) + 2
 
 
-def test_a_table_that_was_never_synchronised_is_as_old_as_its_process(clock: ManualClock) -> None:
+def test_a_table_that_is_not_synchronised_stays_as_old_as_it_was(clock: ManualClock) -> None:
     steps = Steps(clock, [AWAY] * 9)
     steps.follower.run(Turns(clock, 9), INTERVAL_S)
     assert steps.value("keyfold_table_last_sync_timestamp_seconds") == 2 * 10**9
     assert steps.value("keyfold_table_last_sync_seconds") is None
     assert steps.value("keyfold_table_syncs_total") == 0
+
+
+def test_a_new_process_does_not_make_a_table_look_fresh(clock: ManualClock) -> None:
+    made = MadeLog(store=MemoryStore(clock=clock), clock=clock)
+    table = MadeTable(made)
+    assert shown_since_ms(table.opened.catalog.load(), 7) == 7
+    made.append([record(0, "a", "1")])
+    table.sync()
+    synced_ms = clock.now_ms()
+    clock.sleep(7200.0)
+    assert shown_since_ms(table.loaded, clock.now_ms()) == synced_ms
+
+
+def test_a_stop_during_a_sync_leaves_the_upkeep_to_the_next_process(clock: ManualClock) -> None:
+    steps = Steps(clock, [])
+    stop = Turns(clock, 9)
+
+    def sync(_: bool) -> SyncResult:
+        stop.set()
+        return NOTHING
+
+    replace(steps.follower, sync=sync).run(stop, INTERVAL_S)
+    assert steps.asked == []
+    assert steps.value("keyfold_table_syncs_total") == 1
 
 
 def test_upkeep_that_fails_does_not_make_the_table_older(clock: ManualClock) -> None:
