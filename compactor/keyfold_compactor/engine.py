@@ -18,7 +18,7 @@ import structlog
 
 from keyfold.errors import ConfigError
 from keyfold.runtime.clock import Clock
-from keyfold.runtime.garbage import collect_rarely
+from keyfold.runtime.process_memory import tune_process
 from keyfold.runtime.retry import RetryPolicy
 from keyfold.runtime.text import size_text
 from keyfold.runtime.throttle import paced
@@ -61,8 +61,8 @@ class LocalEngine:
         self._clock = clock
 
     def __enter__(self) -> Self:
-        """Let this process, whose threads do the work, look for reference cycles rarely."""
-        collect_rarely()
+        """Tune the memory of this process, whose threads do the work."""
+        tune_process()
         return self
 
     def __exit__(

@@ -10,6 +10,6 @@ rate_limit, throttle         byte rates
 json_types, arrow_types      the types of JSON, and of Arrow's columns
 extras                       names the extra that installs a missing library
 zstd                         Python's own zstd, or its backport
-garbage                      how often Python looks for reference cycles
+process_memory               memory allocators, and how often Python looks for reference cycles
 overlap                      fetch ahead and send behind
 """

@@ -12,5 +12,5 @@ write               one partition's writer: segments, uploads and commits
 kafka, metrics      Kafka clients and their requests; the sink's metrics
 config              the table of options, all checks of a configuration, and values made from it
 status              the status of workers, tasks and partitions
-topic_partition, process_tuning     the key of a partition; the allocators of a task's process
+topic_partition     the key of a partition
 """

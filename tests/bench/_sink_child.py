@@ -21,9 +21,9 @@ from keyfold.log.record import RecordColumns
 from keyfold.log.segment import SegmentWriter
 from keyfold.runtime import event_log
 from keyfold.runtime.clock import SystemClock
+from keyfold.runtime.process_memory import tune_process
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.kafka.consumer import open_consumer
-from keyfold_sink.process_tuning import tune_process
 from keyfold_sink.task import run as task
 from tests.support.kafka import KafkaBroker
 

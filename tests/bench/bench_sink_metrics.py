@@ -28,6 +28,7 @@ from confluent_kafka import Message
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.runtime.clock import SystemClock
+from keyfold.runtime.process_memory import tune_process
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.config.options import GapPolicy
 from keyfold_sink.config.rolling import RollPolicy
@@ -37,7 +38,6 @@ from keyfold_sink.metrics import names
 from keyfold_sink.metrics.collector import SinkMetrics
 from keyfold_sink.metrics.meter import TaskMeter
 from keyfold_sink.metrics.metered_store import MeteredStore
-from keyfold_sink.process_tuning import tune_process
 from keyfold_sink.status import PartitionStatus, RunState, TaskStatus, dump, load_task
 from keyfold_sink.task.reading import BatchReader
 from keyfold_sink.validate.error_counts import ErrorCounts

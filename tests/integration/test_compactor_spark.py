@@ -251,6 +251,18 @@ def test_a_run_with_nothing_to_do_starts_no_spark(location: S3Location, store: S
     assert json.loads(done.stdout)["partitions_looked_at"] == 1
 
 
+def test_arrow_in_workers_takes_its_memory_from_the_c_library(spark: SparkSession) -> None:
+    """Its own pool takes a quarter more for a pass (`keyfold.runtime.process_memory`)."""
+    found = spark.sparkContext.parallelize([0], 1).map(_memory_pool).collect()
+    assert found == ["system"]
+
+
+def _memory_pool(_: int) -> str:
+    import pyarrow as pa
+
+    return str(pa.default_memory_pool().backend_name)
+
+
 def test_jobs_can_be_pickled() -> None:
     job = LogJob(0, Place("t", "u", 0), (), 0, 0, 1, b"x" * 16, Purge(), False, Encoding())
     assert sent(job) == job

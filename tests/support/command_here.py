@@ -29,7 +29,7 @@ from keyfold_sink.status import RunState, TaskStatus
 from keyfold_sink.task.report import StatusReporter
 from keyfold_sink.task.run import run_task
 
-# `keyfold_sink.process_tuning` leaves alone what the operator has set. This process goes on to run other tests.
+# `keyfold.runtime.process_memory` leaves alone what the operator has set. This process goes on to run other tests.
 _ALLOCATORS: Final = {"MALLOC_ARENA_MAX": "8", "MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
 
 

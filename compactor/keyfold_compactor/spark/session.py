@@ -28,6 +28,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession, SQLContext
 
 from keyfold.errors import KeyfoldError
+from keyfold.runtime.process_memory import ALLOCATOR_ENVIRONMENT
 from keyfold_compactor.spark.code_zip import is_shipped, write_code_zip
 from keyfold_compactor.spark.jvm_output import JvmOutput, echo_error
 from keyfold_compactor.spark.versions import check_jvm
@@ -41,6 +42,7 @@ _QUIET: Final = {
     "spark.log.level": "ERROR",
     "spark.python.worker.reuse": "true",
 }
+_WORKERS: Final = {f"spark.executorEnv.{name}": value for name, value in ALLOCATOR_ENVIRONMENT.items()}
 _LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
@@ -120,7 +122,8 @@ def _conf(name: str, settings: Mapping[str, str]) -> SparkConf:
     if is_local:
         # Spark takes the workers' interpreter from the environment alone, and `python3` from PATH without it.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    for key, value in {**({**_QUIET, **_LOOPBACK} if is_local else {}), "spark.app.name": name}.items():
+    ours = {**({**_QUIET, **_LOOPBACK} if is_local else {}), **_WORKERS, "spark.app.name": name}
+    for key, value in ours.items():
         if not conf.contains(key):
             conf.set(key, value)
     return conf

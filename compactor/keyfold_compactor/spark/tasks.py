@@ -5,6 +5,7 @@ throttle's connection belongs to one task attempt, and is installed and removed 
 
 Spark's daemon collects garbage after every task of a reused worker, which costs 20 ms of CPU with all our modules
 loaded. So the first task of a worker freezes the objects that are loaded by then, which leaves 1 ms.
+It sets the worker's memory allocators too.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from random import SystemRandom
 from typing import Final, NamedTuple, Protocol
 
 from keyfold.runtime.clock import SystemClock
-from keyfold.runtime.garbage import collect_rarely
+from keyfold.runtime.process_memory import tune_process
 from keyfold.runtime.retry import Backoff, RetryPolicy
 from keyfold.runtime.throttle import BudgetPacer, ThrottleAddress, ThrottleLost
 from keyfold.store.api import ObjectStore
@@ -122,7 +123,7 @@ class TaskEnvironment:
             _STORES[self.source, self.throttle is not None] = cached
             if _REUSED in os.environ:
                 gc.freeze()
-                collect_rarely()
+                tune_process()
         store, switch = cached
         if self.throttle is None:
             yield store, None

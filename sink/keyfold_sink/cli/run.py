@@ -83,7 +83,7 @@ def run(
         keyfold sink run users.json
         keyfold sink run users.json --until-caught-up
     """  # noqa: D301 - click wants the character
-    from keyfold_sink.process_tuning import tune_process
+    from keyfold.runtime.process_memory import tune_process
 
     tune_process()
     if task is not None and report_fd is not None:

@@ -23,6 +23,7 @@ from keyfold.errors import KeyfoldError
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.runtime.clock import Clock
+from keyfold.runtime.process_memory import free_cycles, return_memory
 from keyfold.store.api import ObjectStore
 from keyfold_sink.config.memory_plan import plan_memory
 from keyfold_sink.config.options import SinkOptions
@@ -34,7 +35,6 @@ from keyfold_sink.kafka.client import GroupConsumer, OnCommit
 from keyfold_sink.kafka.cluster import AdminSource
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.meter import TaskMeter
-from keyfold_sink.process_tuning import free_cycles, return_memory
 from keyfold_sink.status import RunState
 from keyfold_sink.task.background import Background, Timers
 from keyfold_sink.task.backpressure import Backpressure

@@ -32,11 +32,11 @@ from keyfold.formats.schema_archive import SchemaArchive
 from keyfold.read.log import open_log
 from keyfold.runtime import event_log
 from keyfold.runtime.clock import SystemClock
+from keyfold.runtime.process_memory import tune_process
 from keyfold_compactor.engine import LocalEngine
 from keyfold_compactor.job import Job, RunSelection
 from keyfold_compactor.options import CompactOptions
 from keyfold_sink.config.options import SinkOptions
-from keyfold_sink.process_tuning import tune_process
 from keyfold_sink.task.run import run_task
 from tests.bench._processes import cpu_s
 from tests.bench.peers.changes import FIELDS, SCHEMA, Digest, row_hash

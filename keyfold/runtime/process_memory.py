@@ -1,8 +1,9 @@
-"""Settings of a task's memory allocators, made once, before anything large is imported.
+"""Memory of a process that moves records: its allocators, and how often Python looks for reference cycles.
 
-A memory budget is only useful if the process stays near it. Two allocators keep far more memory than is in use: Arrow's
-own pool beside Python's, and glibc with an arena for each of a dozen threads. At 300 partitions with a `buffer.memory`
-of 64 MiB they exceeded it by 50 MiB together (tests/bench/bench_sink_memory.py).
+Allocators are set once, before anything large is imported. Two of them keep far more memory than is in use: Arrow's own
+pool beside Python's, and glibc with an arena for each of a dozen threads. Because of them a sink of 300 partitions
+exceeded its `buffer.memory` of 64 MiB by 50 MiB (tests/bench/bench_sink_memory.py). A pass took 770 MiB in two Python
+workers of Spark, and takes 600 with these settings (tests/bench/bench_compactor.py).
 """
 
 from __future__ import annotations
@@ -11,10 +12,19 @@ import ctypes
 import gc
 import os
 import sys
+from collections.abc import Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Final
 
-from keyfold.runtime.garbage import collect_rarely
+ALLOCATOR_ENVIRONMENT: Final[Mapping[str, str]] = MappingProxyType({"ARROW_DEFAULT_MEMORY_POOL": "system"})
+"""Environment variables for a process whose first import of Arrow comes before `tune_process` (a worker of Spark)."""
+
+# By default Python searches for reference cycles after every 700 new objects. A batch or a block's ranges make ten
+# thousand objects or more, none of them in a cycle, and all are freed soon; the search took a third of the time of the
+# sink's hot loop, and a thirtieth of a pass' (measured). The store's responses, which do make cycles, reach this number
+# soon enough.
+_COLLECT_AFTER_OBJECTS: Final = 50_000
 
 # Whenever a large block is freed, glibc raises its threshold, up to 32 MiB, and takes later blocks from its heap.
 # Blocks of 20 MB fragment the heap: four such records left 130 MiB behind (measured). With a fixed threshold, blocks of
@@ -27,14 +37,15 @@ _MALLOC_OPTIONS: Final = {
 
 
 def tune_process() -> None:
-    """Tune the allocators of a process that runs a task. Settings in the environment take precedence."""
-    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # Arrow reads it when it is first imported
+    """Tune a process that moves records, for its whole life. Settings in the environment take precedence."""
+    for name, pool in ALLOCATOR_ENVIRONMENT.items():  # Arrow reads them when it is first imported
+        os.environ.setdefault(name, pool)
     if sys.platform == "linux":
         mallopt = getattr(_libc(), "mallopt", None)  # glibc only; musl has neither `mallopt` nor arenas
         for name, (option, value) in _MALLOC_OPTIONS.items():
             if mallopt is not None and name not in os.environ:
                 mallopt(option, value)
-    collect_rarely()
+    gc.set_threshold(_COLLECT_AFTER_OBJECTS)
 
 
 def free_cycles() -> None:

@@ -11,7 +11,7 @@ import pytest
 # One small block in twenty lives on: what lies between them is free, and none of it is at the end of the heap.
 _HOLES = """
 import ctypes, os
-from keyfold_sink.process_tuning import return_memory, tune_process
+from keyfold.runtime.process_memory import return_memory, tune_process
 
 def resident_bytes():
     return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGESIZE")
