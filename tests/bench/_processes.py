@@ -103,7 +103,7 @@ def _role(pid: int) -> str:
         return ""
     if Path(words[0].decode(errors="replace")).name == "java":
         return "JVM"
-    return "worker" if b"pyspark.daemon" in words else ""
+    return "worker" if {b"pyspark.daemon", b"keyfold_compactor.spark.worker_daemon"}.intersection(words) else ""
 
 
 @dataclass(slots=True)

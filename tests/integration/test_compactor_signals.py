@@ -129,7 +129,7 @@ def in_a_pass(terminal: Terminal, store: S3Store, engine: str) -> dict[int, str]
     def is_at_work() -> bool:
         assert terminal.process.poll() is None, terminal.said
         words = below(terminal.process.pid).values()
-        has_tasks = engine == "local" or sum("pyspark.daemon" in each for each in words) > 1
+        has_tasks = engine == "local" or sum("worker_daemon" in each for each in words) > 1
         return load(store, PLACE).compactor.lease_until_ms > 0 and has_tasks
 
     wait_for(is_at_work, "a task of a pass")

@@ -263,6 +263,15 @@ def _memory_pool(_: int) -> str:
     return str(pa.default_memory_pool().backend_name)
 
 
+def test_workers_are_forked_where_keyfold_is_imported(spark: SparkSession) -> None:
+    found = spark.sparkContext.parallelize([0], 1).map(_command_of_parent).collect()
+    assert "keyfold_compactor.spark.worker_daemon" in found[0]
+
+
+def _command_of_parent(_: int) -> str:
+    return Path(f"/proc/{os.getppid()}/cmdline").read_text(encoding="utf-8")
+
+
 def test_jobs_can_be_pickled() -> None:
     job = LogJob(0, Place("t", "u", 0), (), 0, 0, 1, b"x" * 16, Purge(), False, Encoding())
     assert sent(job) == job

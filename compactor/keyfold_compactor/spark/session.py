@@ -43,6 +43,7 @@ _QUIET: Final = {
     "spark.python.worker.reuse": "true",
 }
 _WORKERS: Final = {f"spark.executorEnv.{name}": value for name, value in ALLOCATOR_ENVIRONMENT.items()}
+_DAEMON: Final = {"spark.python.daemon.module": "keyfold_compactor.spark.worker_daemon"}
 _LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
@@ -122,11 +123,16 @@ def _conf(name: str, settings: Mapping[str, str]) -> SparkConf:
     if is_local:
         # Spark takes the workers' interpreter from the environment alone, and `python3` from PATH without it.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    ours = {**({**_QUIET, **_LOOPBACK} if is_local else {}), **_WORKERS, "spark.app.name": name}
-    for key, value in ours.items():
+    for key, value in {**_defaults(is_local=is_local), "spark.app.name": name}.items():
         if not conf.contains(key):
             conf.set(key, value)
     return conf
+
+
+def _defaults(*, is_local: bool) -> dict[str, str]:
+    if not is_local:
+        return dict(_WORKERS)
+    return {**_QUIET, **_LOOPBACK, **_WORKERS, **({} if is_shipped() else _DAEMON)}
 
 
 def _prove_jvm(conf: SparkConf, output: JvmOutput) -> None:
