@@ -1,9 +1,10 @@
 """A pass of keyfold against the Spark job that a user would write, on the same segments, in one warm session.
 
-    python -m tests.bench.bench_compactor [--records 2000000] [--garbage 90,10] [--partitions 4,1] [--rounds 3] [--json]
+    python -m tests.bench.bench_compactor [--records 2000000] [--garbage 90,10] [--partitions 4,1] [--rounds 5] [--json]
 
 The log is in memory where there is room for it: what a disk's cache does meanwhile differs from run to run. So do the
-JVM's compiler and collector after the other side's work; each side runs three times, by turns the first.
+JVM's compiler and collector after the other side's work, and the memory that a virtual machine has. So each side runs
+five times, by turns the first, and finds memory that is there (`ready_memory`).
 
 Both read the same Avro segments from a folder: the peer with Spark's own Avro source (`row_number()` by key, keep one,
 sort by offset, write Avro with zstandard), keyfold from indexes, by bytes, and writes new indexes too. Compare the
@@ -48,7 +49,7 @@ from keyfold_compactor.spark.session import spark_session
 from keyfold_compactor.spark.tasks import TaskEnvironment
 from tests.bench._floors import pass_floor_s
 from tests.bench._folder_store import FolderStore
-from tests.bench._processes import ROLES, Peaks, cpu_s, event_log, memory_folder, spark_traffic
+from tests.bench._processes import ROLES, Peaks, cpu_s, event_log, memory_folder, ready_memory, spark_traffic
 
 BATCH = 20_000
 # A value of 1,000 bytes: words, as text has them, and digits that say nothing. zstd makes about a third of it.
@@ -216,7 +217,10 @@ def _round(
         "peer": lambda: peer(spark, topic, paths, len(places), out),
         "keyfold": lambda: reports.append(keyfold_pass(store, executor, places)),
     }
-    found = {side: measured(sides[side]) for side in (sorted(sides, reverse=peer_first))}
+    found: dict[str, Cost] = {}
+    for side in sorted(sides, reverse=peer_first):
+        ready_memory(root, sum(Path(path).stat().st_size for path in paths))
+        found[side] = measured(sides[side])
     log = [_manifest(store, place) for place in places]
     assert sum(m.record_count for m in log) == spark.read.format(AVRO).load(out).count()
     traffic = sum((p.traffic for p in reports[0].partitions), Traffic())
@@ -258,7 +262,7 @@ def show(title: str, found: Contest) -> None:
 @click.option("--records", default=2_000_000)
 @click.option("--garbage", default="90,10", help="Percent of records that are superseded.")
 @click.option("--partitions", default="4,1", help="Counts of partitions that share the records.")
-@click.option("--rounds", default=3, help="Runs of each side; the one of median wall time counts.")
+@click.option("--rounds", default=5, help="Runs of each side; the one of median wall time counts.")
 @click.option("--json", "as_json", is_flag=True)
 def main(records: int, garbage: str, partitions: str, rounds: int, *, as_json: bool) -> None:
     """Print costs and ratios."""
