@@ -1,7 +1,7 @@
 """Spark's daemon of Python workers, which has imported what a task needs before it forks a worker.
 
 Spark ends workers that were idle for a minute, so most passes of a loop start new ones. A worker of Spark's own daemon
-imports keyfold, Arrow and boto3 for itself: 0.6 s of CPU each. In local mode Spark runs this module in place of its own
+imports keyfold and Arrow for itself: 0.5 s of CPU each. In local mode Spark runs this module in place of its own
 (`spark.python.daemon.module`), unless keyfold came as a zip: workers find the modules in a zip, the daemon does not.
 """
 
