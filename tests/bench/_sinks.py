@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -77,6 +77,11 @@ class Cost:
 
     def per_s(self, count: int) -> float:
         return count / max(self.wall_s, 1e-9)
+
+
+def median_cost(costs: Sequence[Cost]) -> Cost:
+    """The run of median CPU (of an even number: the later half's first)."""
+    return sorted(costs, key=lambda cost: cost.cpu_s)[len(costs) // 2]
 
 
 def rows(count: int, value_bytes: int, partitions: int) -> Iterator[Row]:
@@ -178,9 +183,9 @@ class Ground:
         return cost
 
     def _kept(self, what: str, ask: Callable[[], Cost]) -> Cost:
-        """The cheaper of two runs: what starting costs is asked for once."""
+        """The median of three runs: what starting costs is asked for once."""
         if what not in self._starts:
-            self._starts[what] = min(ask(), ask(), key=lambda cost: cost.cpu_s)
+            self._starts[what] = median_cost([ask() for _ in range(3)])
         return self._starts[what]
 
     def _bare(self, topic: str, count: int, processes: int, partitions: int) -> Cost:
