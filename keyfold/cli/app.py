@@ -149,6 +149,9 @@ def main(args: Sequence[str] | None = None, *, context: CliContext | None = None
 
 def run(args: Sequence[str] | None, context: CliContext | None = None) -> int:
     """Run the command and return its exit code."""
+    # keyfold uses nothing of OpenBLAS. NumPy, which a command may import later, makes it start a thread for each core,
+    # and each thread spins for 0.1 s of CPU before it sleeps (measured).
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     _add_commands()
     obj = context or CliContext(open_by_url, SystemClock(), Random())
     arguments = sys.argv[1:] if args is None else list(args)

@@ -42,7 +42,10 @@ _QUIET: Final = {
     "spark.log.level": "ERROR",
     "spark.python.worker.reuse": "true",
 }
-_WORKERS: Final = {f"spark.executorEnv.{name}": value for name, value in ALLOCATOR_ENVIRONMENT.items()}
+_WORKERS: Final = {
+    **{f"spark.executorEnv.{name}": value for name, value in ALLOCATOR_ENVIRONMENT.items()},
+    "spark.executorEnv.OPENBLAS_NUM_THREADS": "1",  # as in all commands (`keyfold.cli.app.run`)
+}
 _DAEMON: Final = {"spark.python.daemon.module": "keyfold_compactor.spark.worker_daemon"}
 _LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 

@@ -51,6 +51,24 @@ print("heavy:", [m for m in {HEAVY!r} if m in sys.modules])
     assert done.stdout.endswith("heavy: []\n")
 
 
+@pytest.mark.parametrize(("given", "used"), [({}, "1"), ({"OPENBLAS_NUM_THREADS": "2"}, "2")])
+def test_numpy_starts_no_threads_unless_the_user_asks_for_them(given: dict[str, str], used: str) -> None:
+    code = """
+import os, threading
+from keyfold.cli.app import run
+assert run(["log", "--help"]) == 0
+import numpy
+print(os.environ["OPENBLAS_NUM_THREADS"])
+if os.environ["OPENBLAS_NUM_THREADS"] == "1" and os.path.exists("/proc/self/task"):
+    assert len(os.listdir("/proc/self/task")) == threading.active_count() == 1
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**environment, **given}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == used
+
+
 @pytest.mark.parametrize("name", ["log", *sorted(PACKAGES)])
 def test_help_shows_no_markers_of_unwrapped_paragraphs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([name, "--help"]) == 0
