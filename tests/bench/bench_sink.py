@@ -45,7 +45,7 @@ SIZES: Final = ((20, 1_000_000), (211, 1_000_000), (1000, 500_000), (10_000, 60_
 _MANY: Final = ((211, 3_000_000), (1000, 1_500_000))
 PARTITIONS: Final = {1: SIZES, 4: SIZES, 300: _MANY, 2000: _MANY[:1]}
 TASKS: Final = (1, 2, 4)
-TASK_RECORDS: Final = 3_000_000
+TASK_RECORDS: Final = 6_000_000
 _FIELDS: Final = (
     ("id", "long", "int64"),
     ("user", "string", "string"),
