@@ -24,12 +24,14 @@ QUIET_MAX_S: Final = 900.0
 
 
 def shown_since_ms(table: LoadedTable | None, now_ms: int) -> int:
-    """Return the time of a table's newest snapshot, or `now_ms` for a table without one.
+    """Return the time of a table's newest snapshot, else of its last change, or `now_ms` if there is no table yet.
 
     A process that is killed again and again must not make its table look fresh at each start.
     """
-    newest = None if table is None else table.metadata.current_snapshot()
-    return now_ms if newest is None else newest.timestamp_ms
+    if table is None:
+        return now_ms
+    newest = table.metadata.current_snapshot()
+    return table.metadata.last_updated_ms if newest is None else newest.timestamp_ms
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ SYNCS: Final = Metric(
 LAST_SYNC: Final = Metric(
     "keyfold_table_last_sync_timestamp_seconds",
     "gauge",
-    "Unix time in seconds at which the process finished its last sync of a table; before that, of the newest snapshot.",
+    "Unix time in seconds at which the process finished its last sync of a table; before that, of the newest snapshot, "
+    "or of the creation of a table that has none.",
     "falls behind the time: syncs fail or do not end",
     _SUBJECT,
 )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 
 from keyfold.errors import KeyfoldError, StoreUnavailable
 from keyfold.export.request import OnError
@@ -15,7 +16,7 @@ from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.observation import ObservedStore
 from keyfold.table.follow import QUIET_MAX_S, SignsOfLife, TableFollower, shown_since_ms
 from keyfold.table.metrics import TableMeter
-from keyfold.table.sync import SyncResult
+from keyfold.table.sync import SyncResult, base_schema
 from tests.support.logs import MadeLog, record
 from tests.support.tables import JSON, MadeTable, Turns
 
@@ -107,6 +108,15 @@ def test_a_new_process_does_not_make_a_table_look_fresh(clock: ManualClock) -> N
     synced_ms = clock.now_ms()
     clock.sleep(7200.0)
     assert shown_since_ms(table.loaded, clock.now_ms()) == synced_ms
+
+
+def test_a_table_whose_first_sync_never_ends_is_as_old_as_the_table(clock: ManualClock) -> None:
+    table = MadeTable(MadeLog(store=MemoryStore(clock=clock), clock=clock))
+    properties = table.request.properties(table.log.topic)
+    schema, spec = base_schema(table.request), UNPARTITIONED_PARTITION_SPEC
+    created = table.opened.catalog.create(table.opened.location, schema, spec, properties)
+    created_ms = created.metadata.last_updated_ms
+    assert shown_since_ms(table.loaded, created_ms + 7_200_000) == created_ms
 
 
 def test_a_stop_during_a_sync_leaves_the_upkeep_to_the_next_process(clock: ManualClock) -> None:
