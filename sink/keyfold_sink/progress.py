@@ -123,19 +123,20 @@ class SinkProgress:
         """Count a commit of a task in this process."""
         self._totals = self._totals.plus(event.record_count, int(event.record_count > 0), event.size_bytes)
 
-    def observed(self, task: TaskStatus) -> None:
-        """Take the status of the task in this process, whose commits `committed` counts."""
-        self._tasks = (task,)
+    def reported(self, task: TaskStatus) -> None:
+        """Count what a task in another process has committed since its last report. A new task begins at 0.
 
-    def reported(self, tasks: Iterable[TaskStatus]) -> None:
-        """Take the statuses of all tasks, and count what they have committed since. A new task begins at 0."""
+        Each report must be passed: the last one arrives with the end of its task, which `show` then no longer receives.
+        """
+        if task.values:
+            now = tuple(task.values.get(key, 0.0) for key in (_RECORDS, _SEGMENTS, _BYTES))
+            before = self._counted.get(task.pid, (0.0, 0.0, 0.0))
+            self._counted[task.pid] = now
+            self._totals = self._totals.plus(*(int(new - old) for new, old in zip(now, before, strict=True)))
+
+    def show(self, tasks: Iterable[TaskStatus]) -> None:
+        """Show the statuses of all tasks. A task that is missing was stopped."""
         self._tasks = tuple(tasks)
-        for task in self._tasks:
-            if task.values:
-                now = tuple(task.values.get(key, 0.0) for key in (_RECORDS, _SEGMENTS, _BYTES))
-                before = self._counted.get(task.pid, (0.0, 0.0, 0.0))
-                self._counted[task.pid] = now
-                self._totals = self._totals.plus(*(int(new - old) for new, old in zip(now, before, strict=True)))
 
     def result(self) -> str:
         """Return the line that stays when the run has ended."""

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from keyfold_sink.status import PartitionStatus, RunState, TaskStatus, dump
@@ -51,9 +51,14 @@ class FakeProcess:
         self.closed = True
 
     def report(
-        self, state: RunState = RunState.RUNNING, trace: str = "", partitions: tuple[PartitionStatus, ...] = ()
+        self,
+        state: RunState = RunState.RUNNING,
+        trace: str = "",
+        partitions: tuple[PartitionStatus, ...] = (),
+        values: Mapping[str, float] | None = None,
     ) -> None:
-        self.reports.append(dump(TaskStatus(self.number, state, trace, pid=self.pid, partitions=partitions)))
+        status = TaskStatus(self.number, state, trace, pid=self.pid, partitions=partitions, values=values or {})
+        self.reports.append(dump(status))
 
 
 class FakeTasks:

@@ -132,7 +132,7 @@ def _run_sink(world: CliContext, config: Path, transaction_timeout_s: float | No
                 clock=world.clock,
                 random=world.random,
                 on_committed=progress.committed,
-                reporter=StatusReporter(0, world.clock, progress.observed),
+                reporter=StatusReporter(0, world.clock, lambda task: progress.show([task])),
             )
             return
         from keyfold_sink.worker.run import run_until_caught_up, run_worker

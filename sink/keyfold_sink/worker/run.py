@@ -103,7 +103,8 @@ def run_until_caught_up(
         clock=clock,
         random=random,
         once=True,
-        on_round=lambda tasks, _replaced: progress.reported(tasks),
+        on_status=progress.reported,
+        on_round=lambda tasks, _replaced: progress.show(tasks),
     ).run_once(stop)
 
 
@@ -177,7 +178,7 @@ class SinkWorker:
             clock=clock,
             random=random,
             renew=lambda: threading.Thread(target=renew, name="keyfold-renew", daemon=True).start(),
-            on_status=self._metrics.on_status,
+            on_status=self._on_status,
             on_round=self._on_round,
         )
         cluster = LazyCluster(lambda: AdminSource(admin_config(options), clock))
@@ -277,11 +278,15 @@ class SinkWorker:
             thread.join()
         leave_quietly(self._registry)
 
+    def _on_status(self, task: TaskStatus) -> None:
+        self._metrics.on_status(task)
+        self._progress.reported(task)
+
     def _on_round(self, tasks: tuple[TaskStatus, ...], replaced: Mapping[str, int]) -> None:
         if any(task.state is RunState.RUNNING for task in tasks):
             self._proven.set()
         self._metrics.observe(tasks, replaced)
-        self._progress.reported(tasks)
+        self._progress.show(tasks)
 
     def _state(self) -> RunState:
         known = self._document.known

@@ -40,7 +40,7 @@ def reading(partition: int, lag: int, buffered: int = 0, topic: str = "users") -
 def view(*tasks: TaskStatus, after_ms: int = 0) -> list[str]:
     clock = ManualClock()
     progress = SinkProgress("users", clock)
-    progress.reported(tasks)
+    progress.show(tasks)
     clock.advance(after_ms)
     return progress.lines()
 
@@ -49,10 +49,13 @@ def test_reports_of_several_tasks_add_up_and_continue_when_a_task_is_replaced() 
     clock = ManualClock()
     progress = SinkProgress("users", clock)
     clock.advance(10_000)
-    progress.reported([task(0, 10, 100, 1, 1_000_000), task(1, 11, 50, 1, 500_000)])
-    progress.reported([task(0, 10, 100, 1, 1_000_000), task(1, 11, 70, 2, 600_000)])
-    progress.reported([TaskStatus(0, RunState.RESTARTING), task(1, 11, 70, 2, 600_000)])
-    progress.reported([task(0, 12, 30, 1, 400_000)])
+    progress.reported(task(0, 10, 100, 1, 1_000_000))
+    progress.reported(task(1, 11, 50, 1, 500_000))
+    progress.reported(task(0, 10, 100, 1, 1_000_000))
+    progress.reported(task(1, 11, 70, 2, 600_000))
+    progress.reported(TaskStatus(0, RunState.RESTARTING))
+    progress.reported(task(0, 12, 30, 1, 400_000))
+    progress.show([TaskStatus(0, RunState.FAILED, values=task(0, 12, 30, 1, 400_000).values)])
     assert progress.result() == "users: committed 200 records in 4 segments, 1.9 MiB, 20 records/s"
 
 
@@ -63,7 +66,7 @@ def test_commits_of_one_task_add_up() -> None:
     for partition in (0, 1):
         progress.committed(Committed(("users", partition), 10, 10, 1_500_000, RollReason.TIME))
     progress.committed(Committed(("users", 0), 12, 0, 0, RollReason.TIME))
-    progress.observed(task(0, 10, 7, 7, 7))
+    progress.show([task(0, 10, 7, 7, 7)])
     assert progress.result() == "users: committed 20 records in 2 segments, 2.9 MiB, 20 records/s"
 
 
@@ -121,7 +124,7 @@ def test_a_stop_is_said() -> None:
 def test_only_the_result_stays_and_lines_stand_above_it(capsys: pytest.CaptureFixture[str]) -> None:
     with SinkProgress("users", ManualClock(), is_shown=True) as progress:
         progress.say("REST: http://127.0.0.1:8083", "\x1b[2J")
-        progress.reported([task(0, 10, 100, 1, 1_000_000)])
+        progress.reported(task(0, 10, 100, 1, 1_000_000))
     shown = capsys.readouterr().err
     assert "REST: " in shown
     assert "\\u001b[2J" in shown
@@ -131,5 +134,5 @@ def test_only_the_result_stays_and_lines_stand_above_it(capsys: pytest.CaptureFi
 def test_without_a_terminal_nothing_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with SinkProgress("users", ManualClock()) as progress:
         progress.say("REST: http://127.0.0.1:8083")
-        progress.reported([task(0, 10, 100, 1, 1_000_000)])
+        progress.reported(task(0, 10, 100, 1, 1_000_000))
     assert capsys.readouterr().err == ""

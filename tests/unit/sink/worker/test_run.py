@@ -63,8 +63,8 @@ class Ran:
         self.tasks = tasks
         self.stop = threading.Event()
         self.error: BaseException | None = None
-        progress = SinkProgress("users", clock)
-        self.worker = SinkWorker(options, store, tasks, clock, Random(id(self)), progress, timings=QUICK)
+        self.progress = SinkProgress("users", clock)
+        self.worker = SinkWorker(options, store, tasks, clock, Random(id(self)), self.progress, timings=QUICK)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
@@ -131,6 +131,29 @@ def test_two_workers_follow_requests_to_either_and_leave_only_the_desired_state(
     two.end()
     assert (one.error, two.error) == (None, None)
     assert objects(store) == ["orders.json"]
+
+
+class CommittingAtTheEnd(Obedient):
+    """Tasks that commit when they are stopped, and say so in the round in which they end."""
+
+    def __call__(self, number: int, paused: bool) -> FakeProcess:
+        process = super().__call__(number, paused)
+        obey = process.send
+
+        def commit(line: bytes) -> None:
+            obey(line)
+            if process.code == 0:
+                process.report(values={"keyfold_sink_records_committed_total": 2000.0})
+
+        process.send = commit  # type: ignore[method-assign]  # replaced for this test
+        return process
+
+
+def test_what_a_task_commits_at_its_end_is_counted(ran: Run) -> None:
+    one = ran(MemoryStore(), CommittingAtTheEnd())
+    wait_for(lambda: len(one.tasks.started) == 1, 10, "it starts")
+    one.end()
+    assert one.progress.totals.records == 2000
 
 
 def test_tasks_start_after_the_desired_state_was_read(ran: Run) -> None:
