@@ -4,7 +4,8 @@ record, names, folder                         a record; names of objects; the fo
 codec, avro                                   compressed blocks of Avro
 record_encoder, record_decoder                records in blocks, written and read
 arrow, arrow_headers, arrow_numbers           blocks as Arrow columns
-segment, assembly, rewrite, objects           a segment as it is written, merged and uploaded
+segment, assembly, waiting_records            a segment as it is written, and records that wait for their block
+rewrite, objects                              segments merged, and objects uploaded
 index, index_pages                            the index of a segment: Parquet, and its pages
 manifest, manifest_codec, manifest_schema     the manifest as a value and as bytes
 edits, edits_replica, gaps                    changes of a manifest, as pure functions

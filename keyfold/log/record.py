@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice, pairwise
+from operator import lt
 from typing import Final
 
 NO_TIMESTAMP: Final = "NoTimestampType"
@@ -63,3 +65,28 @@ class RecordColumns:
 
     def __len__(self) -> int:
         return len(self.offsets)
+
+
+def check_columns(columns: RecordColumns, last_offset: int) -> None:
+    """Raise `ValueError` if a batch cannot follow `last_offset`, before any record is added."""
+    check_lengths(columns)
+    offsets = columns.offsets
+    if offsets[0] <= last_offset or not all(map(lt, offsets, islice(offsets, 1, None))):
+        before, after = next((a, b) for a, b in pairwise((last_offset, *offsets)) if b <= a)
+        raise ValueError(f"offset {after} follows offset {before}: offsets must ascend within a segment")
+    if offsets[-1] >= 2**63:
+        raise ValueError(f"offset {offsets[-1]} does not fit into a signed 64-bit number")
+    if min(columns.timestamps) < -(2**63) or max(columns.timestamps) >= 2**63:
+        raise ValueError("a timestamp does not fit into 64 bits")
+    if min(columns.timestamp_types) < 0 or max(columns.timestamp_types) >= len(TIMESTAMP_TYPES):
+        raise ValueError(f"a timestamp type must be between 0 and {len(TIMESTAMP_TYPES) - 1}")
+    if min(columns.leader_epochs) < -(2**31) or max(columns.leader_epochs) >= 2**31:
+        raise ValueError("a leader epoch does not fit into 32 bits")
+
+
+def check_lengths(columns: RecordColumns) -> None:
+    """Raise `ValueError` if the columns differ in length."""
+    n = len(columns.offsets)
+    fields = (columns.timestamps, columns.timestamp_types, columns.keys, columns.values)
+    if any(len(field) != n for field in (*fields, columns.headers, columns.leader_epochs)):
+        raise ValueError("the columns differ in length")

@@ -17,8 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
-from operator import lt
+from itertools import pairwise
 from typing import Any, Final, cast
 
 import numpy as np
@@ -27,7 +26,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keyfold.log.avro import MAX_BLOCK_BYTES, varint
-from keyfold.log.record import TIMESTAMP_TYPES, Header, RecordColumns
+from keyfold.log.record import TIMESTAMP_TYPES, Header, RecordColumns, check_columns, check_lengths
+from keyfold.log.waiting_records import JoinedBytes, has_large_values
 from keyfold.runtime.arrow_types import ArrowArray, ArrowChunks, ArrowScalar, buffer_of, nulls, numbers_in, values_of
 from keyfold.runtime.buffers import Bytes
 
@@ -42,12 +42,9 @@ SLICE_BYTES: Final = 4 << 20
 # Arrow's 32-bit offsets serve up to here; a larger slice (one record of more than 1 GiB) takes 64-bit ones.
 SMALL_BINARY_BYTES: Final = 1 << 30
 
-# Keys are joined before Arrow gets them if the first has this size: a quarter less CPU at 1 KB, half at 10 KB, and more
-# CPU below (measured).
+# Strings are joined before Arrow gets them if the first has this size: a quarter less CPU at 1 KB, half at 10 KB, and
+# more CPU below (measured).
 _JOINED_BYTES: Final = 1000
-# Values stay apart if the first has this size. With compression that costs as much CPU at 1 KB as if Arrow joins them,
-# and about a tenth less from 2 KB on (measured).
-_LARGE_BYTES: Final = 1000
 # Of a record with a large value: what is before it, the value, and what is after it.
 _PIECES: Final = 3
 # What 32-bit offsets reach.
@@ -85,43 +82,6 @@ class EncodedRecords:
         else:
             pieces = (self.payload[int(self.ends[first - 1]) if first else 0 : int(self.ends[end - 1])],)
         return (b"".join(pieces),) if stays else pieces
-
-
-def check_columns(columns: RecordColumns, last_offset: int) -> None:
-    """Raise `ValueError` if a batch cannot follow `last_offset`, before any record is added."""
-    check_lengths(columns)
-    offsets = columns.offsets
-    if offsets[0] <= last_offset or not all(map(lt, offsets, islice(offsets, 1, None))):
-        before, after = next((a, b) for a, b in pairwise((last_offset, *offsets)) if b <= a)
-        raise ValueError(f"offset {after} follows offset {before}: offsets must ascend within a segment")
-    if offsets[-1] >= 2**63:
-        raise ValueError(f"offset {offsets[-1]} does not fit into a signed 64-bit number")
-    if min(columns.timestamps) < -(2**63) or max(columns.timestamps) >= 2**63:
-        raise ValueError("a timestamp does not fit into 64 bits")
-    if min(columns.timestamp_types) < 0 or max(columns.timestamp_types) >= len(TIMESTAMP_TYPES):
-        raise ValueError(f"a timestamp type must be between 0 and {len(TIMESTAMP_TYPES) - 1}")
-    if min(columns.leader_epochs) < -(2**31) or max(columns.leader_epochs) >= 2**31:
-        raise ValueError("a leader epoch does not fit into 32 bits")
-
-
-def check_lengths(columns: RecordColumns) -> None:
-    """Raise `ValueError` if the columns differ in length."""
-    n = len(columns.offsets)
-    fields = (columns.timestamps, columns.timestamp_types, columns.keys, columns.values)
-    if any(len(field) != n for field in (*fields, columns.headers, columns.leader_epochs)):
-        raise ValueError("the columns differ in length")
-
-
-def content_bytes(columns: RecordColumns) -> int:
-    """Return the bytes of keys, values and headers. Raises `UnicodeEncodeError` for an invalid header name."""
-    size = sum(map(len, filter(None, columns.keys))) + sum(map(len, filter(None, columns.values)))
-    if any(columns.headers):
-        size += sum(
-            len(name.encode()) + len(value or b"") + 12
-            for headers in filter(None, columns.headers)
-            for name, value in headers
-        )
-    return size
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,15 +144,16 @@ def prepare(columns: RecordColumns, last_offset: int) -> Prepared:
         timestamps,
         types,
         _binary(columns.keys),
-        columns.values if len(columns.values[0] or b"") >= _LARGE_BYTES else _binary(columns.values),
+        columns.values if has_large_values(columns.values) else _binary(columns.values),
         _encode_headers(columns.headers),
         epochs,
     )
 
 
 def _types(types: Sequence[int]) -> Octets:
-    # bytes() is the fastest way, but only for lists and tuples.
-    array = np.frombuffer(bytes(types), np.uint8) if isinstance(types, list | tuple) else np.array(types, _INT64)
+    # bytes() is the fastest way, but not for arrays of wider numbers.
+    is_bytes = isinstance(types, list | tuple | bytearray)
+    array = np.frombuffer(bytes(types), np.uint8) if is_bytes else np.array(types, _INT64)
     if int(array.min()) < 0 or int(array.max()) >= len(TIMESTAMP_TYPES):
         raise ValueError("an unknown timestamp type")
     return array.astype(np.uint8, copy=False)
@@ -212,25 +173,29 @@ def _epochs(epochs: Sequence[int]) -> Ints | int:
 
 def _binary(values: Sequence[bytes | None]) -> ArrowArray:
     """Return bytes as an Arrow array, with 64-bit offsets only if 32 bits are too few."""
-    if len(values[0] or b"") >= _JOINED_BYTES and None not in values:
-        return _joined(cast("Sequence[bytes]", values))
+    if isinstance(values, JoinedBytes):
+        return _joined(values)
+    if len(values[0] or b"") >= _JOINED_BYTES:
+        return _joined(JoinedBytes(values))
     array: ArrowArray | ArrowChunks = pa.array(values, pa.binary())
     return pa.array(values, pa.large_binary()) if isinstance(array, pa.ChunkedArray) else array
 
 
-def _joined(values: Sequence[bytes]) -> ArrowArray:
-    """Return bytes as an Arrow array, by one copy. `pa.array` copies several times, as its buffer grows."""
-    data = b"".join(values)
-    bounds = np.zeros(len(values) + 1, np.int32 if len(data) <= _INT32_MAX else _INT64)
-    np.cumsum(np.fromiter(map(len, values), _INT64, len(values)), out=bounds[1:])
-    return _strings(bounds, pa.py_buffer(data))
+def _joined(values: JoinedBytes) -> ArrowArray:
+    """Return bytes as an Arrow array without a copy of them. `pa.array` copies several times, as its buffer grows."""
+    data, lengths = values.joined(), values.lengths()
+    nulls = lengths < 0
+    bounds = np.zeros(len(lengths) + 1, np.int32 if len(data) <= _INT32_MAX else _INT64)
+    np.cumsum(lengths.clip(0), out=bounds[1:])
+    return _strings(bounds, pa.py_buffer(data), nulls if nulls.any() else None)
 
 
-def _strings(bounds: npt.NDArray[Any], data: pa.Buffer) -> ArrowArray:
+def _strings(bounds: npt.NDArray[Any], data: pa.Buffer, nulls: Flags | None = None) -> ArrowArray:
     """Return the byte strings between neighbouring `bounds` in `data`, with offsets as wide as `bounds`."""
     is_large = bounds.dtype == np.int64
     array_type, kind = (pa.LargeBinaryArray, pa.large_binary()) if is_large else (pa.BinaryArray, pa.binary())
-    return array_type.from_buffers(kind, len(bounds) - 1, [None, buffer_of(bounds), data])
+    valid = None if nulls is None else buffer_of(np.packbits(~nulls, bitorder="little"))
+    return array_type.from_buffers(kind, len(bounds) - 1, [valid, buffer_of(bounds), data])
 
 
 def _cuts(ends: Ints, size_bytes: int) -> list[int]:
@@ -464,7 +429,7 @@ def encode_few(columns: RecordColumns) -> EncodedRecords:
         _ends(pieces),
         np.array(columns.offsets, _INT64),
         np.array(columns.timestamps, _INT64),
-        pa.array(columns.keys, pa.binary()),
+        pa.array(list(columns.keys), pa.binary()),
         np.fromiter(
             (v is None and k is not None for k, v in zip(columns.keys, columns.values, strict=True)),
             np.bool_,

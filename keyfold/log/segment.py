@@ -1,8 +1,8 @@
 """Writer of a new segment and its index from records.
 
-Small appends wait as columns until they fill a block; large ones are encoded immediately. Encoded records are cut into
-blocks of `block_bytes` raw bytes; a larger record is a block by itself. The rest stays raw until the next append. So an
-append of a few records extends a few lists, and an append of thousands costs one pass.
+Small appends wait (`waiting_records`) until they fill a block; large ones are encoded immediately. Encoded records are
+cut into blocks of `block_bytes` raw bytes; a larger record is a block by itself. The rest stays raw until the next
+append. So an append of a few records extends a few arrays, and an append of thousands costs one pass.
 
 `drain` returns stored bytes early, for an upload in parts; checksum and sizes cover all of them.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -23,12 +23,11 @@ from keyfold.log.record_encoder import (
     FEW_RECORDS,
     EncodedRecords,
     Prepared,
-    check_columns,
     check_sizes,
-    content_bytes,
     encode_few,
     prepare,
 )
+from keyfold.log.waiting_records import WaitingRecords
 
 DEFAULT_BLOCK_BYTES: Final = 64 * 1024
 # A merge makes blocks up to 1.5 times as large. Readers accept up to `decode.SEVERAL_BYTES_MAX`.
@@ -38,10 +37,8 @@ BLOCK_BYTES_MAX: Final = 5 * 1024 * 1024
 MANY_RECORDS: Final = 512
 ENOUGH_RECORDS: Final = 128
 
-# Bytes of a record in a block besides keys and values, and its size as Python objects while it waits: seven list slots,
-# two numbers and two bytes objects.
+# Bytes of a record in a block besides keys, values and headers.
 _TYPICAL_OVERHEAD_BYTES: Final = 16
-_PENDING_OVERHEAD_BYTES: Final = 7 * 8 + 2 * 32 + 2 * 33
 
 
 class SegmentWriter:
@@ -63,8 +60,7 @@ class SegmentWriter:
         self._block_bytes = block_bytes
         self._last_offset = -1
         self._record_count = 0
-        self._pending: list[list[Any]] = [[] for _ in range(7)]
-        self._pending_bytes = 0
+        self._pending = WaitingRecords()
         self._open = UncompressedBlock()
         self._raw_bytes = 0
 
@@ -81,10 +77,7 @@ class SegmentWriter:
             self._encode_pending()
             self._cut_all(self._slices(prepared))
         else:
-            check_columns(columns, self._last_offset)
-            self._pending_bytes += content_bytes(columns) + count * _TYPICAL_OVERHEAD_BYTES
-            for pending, column in zip(self._pending, _fields(columns), strict=True):
-                pending.extend(column)
+            self._pending.add(columns, self._last_offset)
         self._last_offset = int(columns.offsets[-1])
         self._record_count += count
         if self._is_worth_encoding():
@@ -104,15 +97,15 @@ class SegmentWriter:
     def size_bytes(self) -> int:
         """Stored bytes if the segment ended now: exact for finished blocks, estimated for the rest."""
         stored = self._assembly.size_bytes
-        waiting = self._pending_bytes + self._open.size_bytes
+        waiting = self._pending_bytes() + self._open.size_bytes
         ratio = stored / self._raw_bytes if self._raw_bytes else 1.0
         return stored + int(waiting * min(ratio, 1.0))
 
     @property
     def memory_bytes(self) -> int:
         """Bytes that this writer holds, except for a constant."""
-        pending = self._pending_bytes + len(self._pending[0]) * _PENDING_OVERHEAD_BYTES
-        return self._assembly.memory_bytes + pending + self._open.size_bytes
+        pending_bytes = self._pending.content_bytes + self._pending.overhead_bytes
+        return self._assembly.memory_bytes + pending_bytes + self._open.size_bytes
 
     def drain(self) -> list[bytes]:
         """Return finished stored bytes that were not returned yet."""
@@ -128,18 +121,22 @@ class SegmentWriter:
 
     def _is_worth_encoding(self) -> bool:
         """Return whether a full block waits, in enough records for numpy's set-up to pay off, or in very large ones."""
-        if self._pending_bytes < self._block_bytes:
+        pending_bytes = self._pending_bytes()
+        if pending_bytes < self._block_bytes:
             return False
-        return len(self._pending[0]) >= ENOUGH_RECORDS or self._pending_bytes >= 3 * self._block_bytes
+        return len(self._pending) >= ENOUGH_RECORDS or pending_bytes >= 3 * self._block_bytes
+
+    def _pending_bytes(self) -> int:
+        """Return about the bytes that waiting records take in a block."""
+        return self._pending.content_bytes + len(self._pending) * _TYPICAL_OVERHEAD_BYTES
 
     def _encode_pending(self) -> None:
-        if not self._pending_bytes:
+        if not len(self._pending):
             return
-        columns = RecordColumns(*self._pending)
+        columns = self._pending.columns()
         few = len(columns) < FEW_RECORDS
         self._cut_all((encode_few(columns),) if few else self._slices(prepare(columns, -1)))
-        self._pending = [[] for _ in range(7)]
-        self._pending_bytes = 0
+        self._pending = WaitingRecords()
 
     def _slices(self, prepared: Prepared) -> Iterator[EncodedRecords]:
         return prepared.slices(self._limits.slice_bytes, self._limits.small_binary_bytes)
@@ -204,18 +201,6 @@ def _index_rows(
         np.repeat(np.array(numbers, np.int32), counts),
         (encoded.ends - lengths + np.repeat(moves, counts)).astype(np.int32),
         lengths.astype(np.int32),
-    )
-
-
-def _fields(columns: RecordColumns) -> tuple[Any, ...]:
-    return (
-        columns.offsets,
-        columns.timestamps,
-        columns.timestamp_types,
-        columns.keys,
-        columns.values,
-        columns.headers,
-        columns.leader_epochs,
     )
 
 

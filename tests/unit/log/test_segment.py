@@ -200,8 +200,9 @@ def test_large_values_give_the_same_bytes_as_one_by_one(
     assert segment.records() == records == read_with_fastavro(segment.data)
 
 
-def test_numpy_columns_are_columns_too() -> None:
-    records = list(plain_records(MANY_RECORDS))
+@pytest.mark.parametrize("count", [10, MANY_RECORDS])
+def test_numpy_columns_are_columns_too(count: int) -> None:
+    records = list(plain_records(count))
     names = ("offsets", "timestamps", "timestamp_types", "leader_epochs")
     columns = columns_of(records)
     numbers: dict[str, Any] = {name: np.array(getattr(columns, name)) for name in names}
