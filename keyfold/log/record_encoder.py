@@ -42,8 +42,8 @@ SLICE_BYTES: Final = 4 << 20
 # Arrow's 32-bit offsets serve up to here; a larger slice (one record of more than 1 GiB) takes 64-bit ones.
 SMALL_BINARY_BYTES: Final = 1 << 30
 
-# Strings are joined before Arrow gets them if the first has this size: a quarter less CPU at 1 KB, half at 10 KB, and
-# more CPU below (measured).
+# Keys are joined before Arrow gets them if the first has this size: a quarter less CPU at 1 KB, half at 10 KB, and more
+# CPU below (measured).
 _JOINED_BYTES: Final = 1000
 # Of a record with a large value: what is before it, the value, and what is after it.
 _PIECES: Final = 3

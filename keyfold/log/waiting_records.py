@@ -34,7 +34,10 @@ _APPEND_BYTES: Final = 2 * (8 + 33)
 
 
 class JoinedBytes(Sequence[bytes | None]):
-    """Byte strings and nulls as their lengths, and their bytes in a few pieces. Can only grow."""
+    """Byte strings and nulls as their lengths, and their bytes in a few pieces. Can only grow.
+
+    For reading as a whole: an index costs as much as iterating over all of them.
+    """
 
     __slots__ = ("_lengths", "_pieces")
 
