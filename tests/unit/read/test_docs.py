@@ -22,9 +22,11 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.M
 
 
 class Soon(Event):
-    """An event that is set while a follower waits."""
+    """An event that is set while a follower waits. A thread that starts waits for such an event without a timeout."""
 
     def wait(self, timeout: float | None = None) -> bool:
+        if timeout is None:
+            return super().wait()
         self.set()
         return True
 
