@@ -8,15 +8,20 @@ The function is found by its name in its module, so it must be at the top of one
 
 from __future__ import annotations
 
+import gc
 import resource
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final, Self
 
+import pyarrow as pa
+
 from keyfold.errors import KeyfoldError
+from keyfold.runtime.process_memory import return_memory
 
 GROWTH_BYTES_MAX: Final = 512 * 1024 * 1024
 NET_S: Final = 120
@@ -25,14 +30,26 @@ _PAGE_BYTES: Final = resource.getpagesize()
 
 def _serve(calls: Connection) -> None:
     while (call := calls.recv()) is not None:
-        function, args = call
-        try:
-            answer = ("returned", function(*args))
-        except KeyfoldError as error:
-            answer = ("returned", f"{type(error).__name__}: {error}")
-        except BaseException as error:  # noqa: BLE001 - the test shall say what it was
-            answer = ("raised", f"{type(error).__name__}: {error}"[:2000])
-        calls.send((*answer, _most_resident_bytes()))
+        _forget_calls()
+        calls.send((*_answer(*call), _most_resident_bytes()))
+
+
+def _answer(function: Callable[..., Any], args: tuple[object, ...]) -> tuple[str, Any]:
+    try:
+        return "returned", function(*args)
+    except KeyfoldError as error:
+        return "returned", f"{type(error).__name__}: {error}"
+    except BaseException as error:  # noqa: BLE001 - the test shall say what it was
+        return "raised", f"{type(error).__name__}: {error}"[:2000]
+
+
+def _forget_calls() -> None:
+    """Return what earlier calls left with the allocators, and begin a new count of the highest resident size."""
+    gc.collect()
+    pa.default_memory_pool().release_unused()
+    return_memory()
+    with suppress(OSError):  # where the kernel has no such file, the highest size of earlier calls counts too
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 def _most_resident_bytes() -> int:
