@@ -120,7 +120,7 @@ def test_a_cluster_cleans_with_shipped_code_and_shows_no_secret(
         "spark.eventLog.rolling.enabled": "false",
     }
     running = cluster.start("run", config, "--once", "--json", conf=conf)
-    out, errors = running.communicate(timeout=240)
+    out, errors = cluster.finish(running)
     assert running.returncode == 0, out[-3000:] + errors[-3000:]
     assert report(out)["partitions_cleaned"] == len(PLACES)
     (warning,) = [line for line in out.splitlines() if "settings ignored: spark-submit sets them too" in line]
@@ -168,13 +168,13 @@ def test_an_executor_killed_during_a_pass_only_delays_it(
     try:
         until_s = time.monotonic() + 180
         while not any(object_names(store, place) - sunk[place] for place in PLACES):
-            assert running.poll() is None, running.communicate()[1][-5000:]
-            assert time.monotonic() < until_s
+            assert running.poll() is None, cluster.told("driver-errors")[-5000:]
+            assert time.monotonic() < until_s, cluster.told("driver-out")[-5000:]
             time.sleep(0.05)
         before = cluster.executors()
         assert len(before) == 2
         cluster.kill_executor(before[0])
-        out, errors = running.communicate(timeout=240)
+        out, errors = cluster.finish(running)
     finally:
         running.kill()
         running.wait()
@@ -188,7 +188,7 @@ def test_an_executor_killed_during_a_pass_only_delays_it(
     # What the killed one had uploaded is in no manifest; the next run finds and deletes it.
     config = write_config(tmp_path / "fast.json", location, {})
     running = cluster.start("run", config, "--once", "--json", "--force", "--collect-orphans")
-    out, errors = running.communicate(timeout=240)
+    out, errors = cluster.finish(running)
     assert running.returncode == 0, out[-3000:] + errors[-3000:]
     for place in PLACES:
         assert object_names(store, place) == load(store, place).object_names()

@@ -1,7 +1,8 @@
 """A standalone Spark cluster on loopback: a master and a worker, which starts executors as processes of its own.
 
     with SparkCluster(folder) as cluster:
-        cluster.submit("run", config, "--once")     # spark-submit --master cluster.url --py-files <zip>
+        driver = cluster.start("run", config, "--once")     # spark-submit --master cluster.url --py-files <zip>
+        out, errors = cluster.finish(driver)
 
 Nothing of it can import this checkout: driver and executors run a Python that has the libraries alone, and keyfold
 comes to them as the zip that `make dist` makes.
@@ -25,6 +26,7 @@ from keyfold_demo.children import death_with_parent, end, free_port
 from keyfold_demo.java import QUICK_JVM
 
 READY_S: Final = 90.0
+DRIVER_S: Final = 240.0
 EXECUTOR: Final = "CoarseGrainedExecutorBackend"
 
 
@@ -122,18 +124,22 @@ class SparkCluster:
             *map(str, arguments),
         ]
 
-    def start(self, *arguments: str | Path, conf: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-        """The command, running in an empty folder."""
+    def start(self, *arguments: str | Path, conf: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+        """The command, running in an empty folder. It writes to files: it could fill a pipe before anybody reads it."""
         cwd = self._folder / "driver"
         cwd.mkdir(exist_ok=True)
-        return subprocess.Popen(
-            self.command(*arguments, conf=conf),
-            cwd=cwd,
-            env=self._env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        words = self.command(*arguments, conf=conf)
+        with self._log("driver-out").open("wb") as out, self._log("driver-errors").open("wb") as errors:
+            return subprocess.Popen(words, cwd=cwd, env=self._env, stdout=out, stderr=errors)
+
+    def finish(self, driver: subprocess.Popen[bytes]) -> tuple[str, str]:
+        """What the started command wrote to standard output and standard error, once it has ended."""
+        driver.wait(DRIVER_S)
+        return self.told("driver-out"), self.told("driver-errors")
+
+    def told(self, name: str) -> str:
+        """What a process has written up to now."""
+        return self._log(name).read_text(encoding="utf-8", errors="replace")
 
     def executors(self) -> list[int]:
         """Process ids of the executors' JVMs that run now: children of the worker."""
@@ -159,7 +165,7 @@ class SparkCluster:
 
     def _wait(self, name: str, words: str) -> None:
         until_s = time.monotonic() + READY_S
-        while words not in (text := self._log(name).read_text(encoding="utf-8", errors="replace")):
+        while words not in (text := self.told(name)):
             if time.monotonic() > until_s or self._processes[-1].poll() is not None:
                 raise RuntimeError(f"Spark's {name} did not start:\n{text[-3000:]}")
             time.sleep(0.1)
