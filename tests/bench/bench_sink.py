@@ -3,7 +3,7 @@
     sizes        values of 20 to 100,000 bytes in 1, 4, 300 and 2,000 partitions: CPU per record of a loop over
                  `consume(10000)` that touches every field, of compressing the blocks of the segments, and of the whole
                  sink, from broker to committed segments with indexes. Loop and compression are the floor: no sink can
-                 cost less than both
+                 cost less than both. Beside it, what SHA-256 and the upload of the same objects take
     tasks        1, 2 and 4 tasks in steady state beside as many loops, 4 partitions (`tests.bench._steady`)
     converters   what the checks of each converter add (alone, and by the size of values: bench_convert)
     peers        a sink of Kafka Connect on the same kind of records (its figures were taken once, elsewhere)
@@ -84,7 +84,9 @@ def alternating(runs: int, *sides: Callable[[], Cost]) -> list[list[Cost]]:
 
 def sizes(ground: Ground, tenth: int, runs: int, partitions: int, rows: list[Row]) -> bool:
     print(f"{partitions:,} partitions, one task, keys of {KEY_BYTES} bytes, zstandard; median of {runs}")
-    print("   value bytes     loop µs compress µs   sink µs   ratio   of floor     loop/s     sink/s   sink MB/s")
+    print(
+        "   value bytes  loop µs compress µs uploads µs   sink µs   ratio   of floor     loop/s     sink/s   sink MB/s"
+    )
     good = True
     for value_bytes, full_count in PARTITIONS[partitions]:
         count, topic = full_count // tenth, f"size-{value_bytes}-{partitions}"
@@ -92,15 +94,15 @@ def sizes(ground: Ground, tenth: int, runs: int, partitions: int, rows: list[Row
         loops = partial(ground.loop, topic, count, partitions=partitions)
         rounds = alternating(runs, loops, partial(ground.sink, topic))
         loop, sink = map(median_cost, rounds)
-        (codec,) = medians(runs, partial(ground.compression, topic))
+        codec, uploads = medians(runs, partial(ground.compression, topic), partial(ground.uploads, topic))
         ratio = sink.cpu_s / loop.cpu_s
         print(
-            f"    {value_bytes:>10,}  {loop.cpu_us(count):10.2f}{codec.cpu_us(count):12.2f}{sink.cpu_us(count):10.2f}"
-            f"{ratio:8.2f}{sink.cpu_s / (loop + codec).cpu_s:11.2f}"
+            f"    {value_bytes:>10,}{loop.cpu_us(count):9.2f}{codec.cpu_us(count):12.2f}{uploads.cpu_us(count):11.2f}"
+            f"{sink.cpu_us(count):10.2f}{ratio:8.2f}{sink.cpu_s / (loop + codec).cpu_s:11.2f}"
             f"{loop.per_s(count):11,.0f}{sink.per_s(count):11,.0f}"
             f"{sink.per_s(count) * (value_bytes + KEY_BYTES) / 1e6:12.1f}"
         )
-        rows.append({"partitions": partitions, **size_row(value_bytes, count, codec, *rounds)})
+        rows.append({"partitions": partitions, **size_row(value_bytes, count, codec, uploads, *rounds)})
         if (value_bytes, partitions) == (211, 1):
             # One run of a tenth of the records takes less CPU than starting a sink varies by.
             good = ratio <= GOAL or tenth > 1
@@ -108,7 +110,9 @@ def sizes(ground: Ground, tenth: int, runs: int, partitions: int, rows: list[Row
     return good
 
 
-def size_row(value_bytes: int, count: int, codec: Cost, loops: Sequence[Cost], sinks: Sequence[Cost]) -> Row:
+def size_row(
+    value_bytes: int, count: int, codec: Cost, uploads: Cost, loops: Sequence[Cost], sinks: Sequence[Cost]
+) -> Row:
     """The run of median CPU of each side, the floor, and all runs."""
     loop, sink = median_cost(loops), median_cost(sinks)
     return {
@@ -117,6 +121,7 @@ def size_row(value_bytes: int, count: int, codec: Cost, loops: Sequence[Cost], s
         "loop_cpu_us": loop.cpu_us(count),
         "compression_cpu_us": codec.cpu_us(count),
         "floor_cpu_us": (loop + codec).cpu_us(count),
+        "uploads_cpu_us": uploads.cpu_us(count),
         "sink_cpu_us": sink.cpu_us(count),
         "loop_per_s": loop.per_s(count),
         "sink_per_s": sink.per_s(count),
