@@ -134,7 +134,10 @@ class SparkCluster:
 
     def finish(self, driver: subprocess.Popen[bytes]) -> tuple[str, str]:
         """What the started command wrote to standard output and standard error, once it has ended."""
-        driver.wait(DRIVER_S)
+        try:
+            driver.wait(DRIVER_S)
+        finally:
+            driver.kill()  # does nothing to one that has ended
         return self.told("driver-out"), self.told("driver-errors")
 
     def told(self, name: str) -> str:
