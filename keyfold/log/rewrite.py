@@ -10,8 +10,8 @@ Finished bytes can be handed on early (`take`), so memory does not limit a segme
 stored blocks, the unfinished block, and index rows.
 
 Records are never decoded: the index has their places, and the new index is computed from the old rows with numpy. The
-survivors of one source block stay together, so an output block has at most 1.5 times `block_bytes`, or as many bytes as
-the largest source block.
+survivors of one source block stay together, so an output block has at most `block_bytes` (1.5 times as many bytes, if
+its first few are few and nothing else would take them), or as many bytes as the largest source block.
 
 Fetched blocks are checked before use (`BlockTable.check`: place, length, counts, sync marker, CRC-32), and all added
 offsets must ascend. So damage never gets a fresh checksum.
@@ -153,7 +153,7 @@ class SegmentRewriter:
             if len(raw) != raw_bytes:
                 message = f"has {len(raw)} uncompressed bytes, but its index rows have {raw_bytes}"
                 raise SegmentDamaged(origin, message, block=number)
-            if self._open.size_bytes + size > 1.5 * self._block_bytes:
+            if not self._has_room(size):
                 self._flush()
             blocks[number] = self._assembly.block_count
             bases[number] = self._open.size_bytes
@@ -168,8 +168,15 @@ class SegmentRewriter:
         """
         if size_bytes < self._block_bytes // 2:
             return False
-        scrap = 0 < self._open.size_bytes < self._block_bytes // 8
-        return not scrap or self._open.size_bytes + size_bytes > 1.5 * self._block_bytes
+        return not self._is_scrap() or not self._has_room(size_bytes)
+
+    def _has_room(self, size_bytes: int) -> bool:
+        """Return whether the pending block takes so many bytes more; a small one may become larger than others."""
+        most = 1.5 if self._is_scrap() else 1
+        return self._open.size_bytes + size_bytes <= most * self._block_bytes
+
+    def _is_scrap(self) -> bool:
+        return 0 < self._open.size_bytes < self._block_bytes // 8
 
     def _collect(self, raw: memoryview, spans: list[tuple[int, int]], size: int, count: int, first_offset: int) -> None:
         pieces: list[Bytes] = [raw[start:end] for start, end in spans]

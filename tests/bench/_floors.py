@@ -103,11 +103,12 @@ def _rewritten_s(codec: Codec, blocks: Sequence[tuple[Bytes, list[Span]]]) -> fl
     waiting_bytes = 0
     for payload, spans in blocks:
         raw = memoryview(codec.decompress(payload))
-        pieces.append(b"".join([raw[start:end] for start, end in spans]))
-        waiting_bytes += len(pieces[-1])
-        if waiting_bytes >= DEFAULT_BLOCK_BYTES:
+        piece = b"".join([raw[start:end] for start, end in spans])
+        if waiting_bytes and waiting_bytes + len(piece) > DEFAULT_BLOCK_BYTES:
             codec.compress(b"".join(pieces))
             pieces, waiting_bytes = [], 0
+        pieces.append(piece)
+        waiting_bytes += len(piece)
     if pieces:
         codec.compress(b"".join(pieces))
     return time.process_time() - begun_s

@@ -17,11 +17,13 @@ import fastavro
 import numpy as np
 import numpy.typing as npt
 
+from keyfold.log.avro import StoredBlock, read_blocks
+from keyfold.log.codec import open_codec
 from keyfold.log.index import Index
 from keyfold.log.record import TIMESTAMP_TYPES, RecordColumns
 from keyfold.log.record_decoder import read_records
 from keyfold.log.rewrite import SegmentRewriter
-from keyfold.log.segment import SegmentWriter, segment_bytes
+from keyfold.log.segment import DEFAULT_BLOCK_BYTES, SegmentWriter, segment_bytes
 from keyfold_schemas import load_schema
 
 SYNC = b"keyfold-bench-16"
@@ -78,7 +80,9 @@ def split(columns: RecordColumns, batch: int) -> list[RecordColumns]:
     return [part(columns, i, i + batch) for i in range(0, len(columns), batch)]
 
 
-def write(batches: list[RecordColumns], codec: str = "zstandard", block_bytes: int = 65536) -> tuple[bytes, bytes]:
+def write(
+    batches: list[RecordColumns], codec: str = "zstandard", block_bytes: int = DEFAULT_BLOCK_BYTES
+) -> tuple[bytes, bytes]:
     """A segment and its index."""
     writer = SegmentWriter(sync_marker=SYNC, codec=codec, block_bytes=block_bytes)
     drained: list[bytes] = []
@@ -114,7 +118,7 @@ def write_with_fastavro(columns: RecordColumns) -> bytes:
             strict=True,
         )
     )
-    fastavro.writer(sink, schema, rows, "zstandard", sync_interval=65536, codec_compression_level=1)
+    fastavro.writer(sink, schema, rows, "zstandard", sync_interval=DEFAULT_BLOCK_BYTES, codec_compression_level=1)
     return sink.getvalue()
 
 
@@ -136,11 +140,23 @@ def _encode_line(columns: RecordColumns, value_bytes: int) -> str:
 
 
 def bench_blocks(scale: float) -> None:
-    print("\nblock size at 211 bytes: µs CPU a record, stored bytes a record")
-    columns = make_columns(int(300_000 * scale), 211)
-    for kib in (32, 64, 128, 256):
-        seconds, (data, _) = cpu(partial(write, split(columns, 10_000), block_bytes=kib * 1024))
-        print(f"{kib:6} KiB {seconds / len(columns) * 1e6:8.3f} {len(data) / len(columns):8.1f}")
+    """Each row's share of what blocks of 64 KiB take: stored bytes, CPU to encode and compress, CPU to decompress."""
+    print("\nblock size, of blocks of 64 KiB: stored bytes, CPU to write, CPU to decompress")
+    sizes = (64, 128, 256, 512)
+    print(f"{'value bytes':>12}" + "".join(f"{f'{kib} KiB':>24}" for kib in sizes))
+    for value_bytes, count in ((211, 300_000), (1000, 60_000), (10_000, 6000)):
+        columns = make_columns(max(100, int(count * scale)), value_bytes)
+        figures = [_block_figures(columns, kib * 1024) for kib in sizes]
+        shares = ["".join(f"{n / least:8.2f}" for n, least in zip(row, figures[0], strict=True)) for row in figures]
+        print(f"{value_bytes:12}{''.join(shares)}")
+
+
+def _block_figures(columns: RecordColumns, block_bytes: int) -> tuple[float, float, float]:
+    write_s, (data, _) = cpu(partial(write, split(columns, 10_000), block_bytes=block_bytes))
+    codec = open_codec("zstandard")
+    payloads = [block.payload for block in read_blocks(data) if isinstance(block, StoredBlock)]
+    read_s, _ = cpu(lambda: [codec.decompress(payload) for payload in payloads])
+    return len(data), write_s, read_s
 
 
 def bench_read(scale: float) -> None:
@@ -167,7 +183,7 @@ def rewrite_with_fastavro(data: bytes, keep: npt.NDArray[np.bool_], codec: str) 
     sink = BytesIO()
     schema = fastavro.parse_schema(load_schema("record", 1))
     rows = (row for row, kept in zip(fastavro.reader(BytesIO(data)), keep.tolist(), strict=True) if kept)
-    fastavro.writer(sink, schema, rows, codec, sync_interval=65536, codec_compression_level=1)
+    fastavro.writer(sink, schema, rows, codec, sync_interval=DEFAULT_BLOCK_BYTES, codec_compression_level=1)
     return sink.getvalue()
 
 

@@ -32,6 +32,7 @@ from keyfold.export.target_folder import FolderTarget
 from keyfold.formats.avro_schema import Type, avro_type
 from keyfold.formats.format import Format
 from keyfold.log.record import CREATE_TIME, Record
+from keyfold.log.segment import DEFAULT_BLOCK_BYTES
 from keyfold.read.log import Log
 from keyfold.runtime.clock import SystemClock
 from keyfold.store.api import Create
@@ -92,7 +93,7 @@ def from_avro(data: bytes) -> Any:
 
 
 def made_log(count: int, encode: Callable[[dict[str, Any]], bytes]) -> MadeLog:
-    made, random = MadeLog(block_bytes=65536), Random(1)
+    made, random = MadeLog(block_bytes=DEFAULT_BLOCK_BYTES), Random(1)
     made.store.put("topics/_schemas/1.avsc", json.dumps(SCHEMA).encode(), Create())
     for first in range(0, count, _SEGMENT_RECORDS):
         made.append(

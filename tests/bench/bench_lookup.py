@@ -29,6 +29,7 @@ from starlette.testclient import TestClient
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.log.record import CREATE_TIME, Record
+from keyfold.log.segment import DEFAULT_BLOCK_BYTES
 from keyfold.read.log import Log
 from keyfold.read.selection import Selection
 from keyfold.read.stored_directory import Written, write
@@ -42,12 +43,11 @@ from tests.support.versitygw import Versitygw
 
 RECORDS: Final = 1_000_000
 _SEGMENT_RECORDS: Final = 50_000
-_BLOCK_BYTES: Final = 65_536
 
 
 def fill(store: ObjectStore, count: int) -> None:
     """Records of 200 bytes, each key four times on average."""
-    made, random = MadeLog(store=store, clock=SystemClock(), block_bytes=_BLOCK_BYTES), Random(1)
+    made, random = MadeLog(store=store, clock=SystemClock(), block_bytes=DEFAULT_BLOCK_BYTES), Random(1)
     for first in range(0, count, _SEGMENT_RECORDS):
         end = min(first + _SEGMENT_RECORDS, count)
         made.append(

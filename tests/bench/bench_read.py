@@ -17,7 +17,7 @@ from io import BytesIO
 import fastavro
 
 from keyfold.log.record import RecordColumns
-from keyfold.log.segment import SegmentWriter, segment_bytes
+from keyfold.log.segment import DEFAULT_BLOCK_BYTES, SegmentWriter, segment_bytes
 from keyfold.read.latest_keys import KEY_BYTES
 from keyfold.read.log import Log
 from keyfold.store.api import Create
@@ -28,8 +28,8 @@ from tests.support.logs import MadeLog
 
 
 def fill(count: int, value_bytes: int, codec: str, segments: int = 4, *, headers: bool = False) -> MadeLog:
-    """A log of `count` records with keys of 12 bytes, in blocks of 64 KiB."""
-    made = MadeLog(codec=codec, block_bytes=65536)
+    """A log of `count` records with keys of 12 bytes, in blocks of the sink's size."""
+    made = MadeLog(codec=codec, block_bytes=DEFAULT_BLOCK_BYTES)
     columns = make_columns(count, value_bytes)
     made.log.create(start_offset=columns.offsets[0])
     for start in range(0, count, count // segments):

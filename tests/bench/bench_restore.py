@@ -24,6 +24,7 @@ from keyfold.kafka.cluster import KafkaCluster
 from keyfold.kafka.settings import client_settings
 from keyfold.log.names import Place
 from keyfold.log.record import CREATE_TIME, Record
+from keyfold.log.segment import DEFAULT_BLOCK_BYTES
 from keyfold.read.log import Log
 from keyfold.restore.kafka_target import KafkaTopics
 from keyfold.restore.run import Restore, RestoreRequest
@@ -109,7 +110,7 @@ def measure(broker: KafkaBroker, case: Case, count: int, rounds: int) -> dict[st
     """The best of some rounds of each, in turns."""
     batch = list(records(case, count))
     store = MemoryStore()
-    made = MadeLog(store=store, place=Place("topics", "bench", 0), clock=SystemClock(), block_bytes=64 * 1024)
+    made = MadeLog(store=store, place=Place("topics", "bench", 0), clock=SystemClock(), block_bytes=DEFAULT_BLOCK_BYTES)
     for at in range(0, count, _SEGMENT_RECORDS):
         made.append(batch[at : at + _SEGMENT_RECORDS])
     times: dict[str, list[float]] = {"plain": [], "restore": []}

@@ -36,6 +36,7 @@ from keyfold.export.run import export
 from keyfold.export.target_folder import FolderTarget
 from keyfold.formats.format import Format
 from keyfold.log.record import CREATE_TIME, Record
+from keyfold.log.segment import DEFAULT_BLOCK_BYTES
 from keyfold.runtime.clock import ManualClock, SystemClock
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
@@ -103,7 +104,7 @@ def changes(rows: int, count: int) -> None:
         store = server.location(BUCKET).open()
         exits.callback(store.close)
         random = Random(1)
-        made = MadeLog(store=store, clock=SystemClock(), block_bytes=65536)
+        made = MadeLog(store=store, clock=SystemClock(), block_bytes=DEFAULT_BLOCK_BYTES)
         fill(made, rows, random)
         table = MadeTable(made, _REQUEST)
         table.sync()
@@ -181,7 +182,7 @@ class NamedStore(MemoryStore):
 def syncs(rows: int, count: int) -> MadeTable:
     """Print what each of many syncs costs, and return the table."""
     clock = ManualClock(2 * 10**12)
-    made = MadeLog(store=NamedStore(BUCKET, clock), clock=clock, block_bytes=65536)
+    made = MadeLog(store=NamedStore(BUCKET, clock), clock=clock, block_bytes=DEFAULT_BLOCK_BYTES)
     random = Random(2)
     fill(made, rows, random)
     table = MadeTable(made, _REQUEST)

@@ -18,7 +18,7 @@ from keyfold.log.names import MANIFEST_NAME, Place
 from keyfold.log.objects import create_object
 from keyfold.log.partition_log import PartitionLog, SinkSession
 from keyfold.log.record import RecordColumns
-from keyfold.log.segment import SegmentWriter
+from keyfold.log.segment import DEFAULT_BLOCK_BYTES, SegmentWriter
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import ObjectStore
 from keyfold.store.wrappers.counting import CountedStore
@@ -97,7 +97,7 @@ class CostLog:
     segment_records: int
     value_bytes: int = VALUE_BYTES
     place: Place = PLACE
-    block_bytes: int = 65_536
+    block_bytes: int = DEFAULT_BLOCK_BYTES
     seed: int = 0
     _sink: SinkSession | None = None
 

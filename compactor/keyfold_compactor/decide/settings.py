@@ -24,7 +24,7 @@ class Encoding:
 
     codec: str = "zstandard"
     level: int = 1
-    block_bytes: int = 65_536
+    block_bytes: int = 262_144
     part_bytes: int | None = None
     gap_bytes: int | None = None
 

@@ -118,8 +118,8 @@ class SinkTask:
         self._background = Background(self._pool)
         self._topics: list[str] = []
         self._events = structlog.get_logger("keyfold.sink")
-        on_event, codec = self._inbox.put, options.avro_codec
-        self._resources = WriterResources(store, source, clock, self._in_flight, on_event, codec, meter)
+        on_event, codec, block_bytes = self._inbox.put, options.avro_codec, self._block_bytes
+        self._resources = WriterResources(store, source, clock, self._in_flight, on_event, codec, meter, block_bytes)
         self._group = self._open_group(meter, on_committed, one_failed_ends_all=catch_up is not None)
         self._catching_up: CatchingUp | None = None
         if catch_up is not None:
@@ -325,6 +325,9 @@ class SinkTask:
         place = Place(self._options.topics_dir, *key)
         retry_timeout_s = self._timings.commit_timeout_s
         return PartitionLog(self._store, place, clock=self._clock, random=self._random, retry_timeout_s=retry_timeout_s)
+
+    def _block_bytes(self) -> int:
+        return memory_budget.block_bytes(len(self._group.assigned), self._plan.segments_bytes)
 
     def _open_writer(self, owner: AssignedPartition, event: Claimed) -> PartitionWriter:
         policy = self._options.roll_policy(owner.key[0])

@@ -6,6 +6,9 @@ When open segments fill more than half of the limit, the largest are finished an
 open segments and those in flight reach the limit, reading pauses until they have shrunk to four fifths of it. A
 partition with more bytes in flight than are still free is slow by itself. Only that partition is paused then, and its
 bytes no longer count against the others.
+
+Over many partitions blocks are smaller. A block is compressed once it is full, so a segment that is finished before its
+first block is full takes the memory of its uncompressed records, and holds half as many.
 """
 
 from __future__ import annotations
@@ -14,9 +17,13 @@ import threading
 from collections.abc import Hashable, Mapping
 from typing import Final, TypeVar
 
+from keyfold.log.segment import DEFAULT_BLOCK_BYTES
+
 K = TypeVar("K", bound=Hashable)
 
 _SMALLEST_SHARE: Final = 16
+_SMALLEST_BLOCK_BYTES: Final = 64 * 1024
+_BLOCKS_OF_A_SHARE: Final = 4
 
 
 def reserve(large_record_bytes: float, limit_bytes: int) -> int:
@@ -41,6 +48,12 @@ def to_roll(held: Mapping[K, int], in_flight_bytes: int, limit_bytes: int) -> li
         excess -= size_bytes
         in_flight_bytes += size_bytes
     return chosen
+
+
+def block_bytes(partitions: int, limit_bytes: int) -> int:
+    """Return the size of blocks before compression, of which several fit into a segment's share of the memory."""
+    share_bytes = limit_bytes // 2 // max(partitions, 1)
+    return max(_SMALLEST_BLOCK_BYTES, min(share_bytes // _BLOCKS_OF_A_SHARE, DEFAULT_BLOCK_BYTES))
 
 
 def takes_too_much(sent_bytes: int, free_bytes: int, limit_bytes: int) -> bool:

@@ -25,7 +25,7 @@ from keyfold.log.manifest import Gap, Manifest
 from keyfold.log.objects import PART_BYTES
 from keyfold.log.partition_log import SinkSession
 from keyfold.log.record import RecordColumns
-from keyfold.log.segment import SegmentWriter
+from keyfold.log.segment import DEFAULT_BLOCK_BYTES, SegmentWriter
 from keyfold.runtime.clock import Clock, SystemClock
 from keyfold.store.api import ObjectStore
 from keyfold_sink.config.rolling import RollPolicy, RollReason, SegmentFill
@@ -85,6 +85,7 @@ class WriterResources:
     report: Callable[[Committed], None]
     codec: str = "zstandard"
     meter: TaskMeter = field(default_factory=lambda: TaskMeter(SystemClock()))
+    block_bytes: Callable[[], int] = lambda: DEFAULT_BLOCK_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +268,11 @@ class PartitionWriter:
         session = self._session
         name = session.new_name(self._base_offset)
         self._open = _Open(
-            SegmentWriter(sync_marker=session.manifest.sync_marker, codec=self._resources.codec),
+            SegmentWriter(
+                sync_marker=session.manifest.sync_marker,
+                codec=self._resources.codec,
+                block_bytes=self._resources.block_bytes(),
+            ),
             SegmentUpload(self._resources.store, session.place, name, self._retry),
             self._resources.clock.monotonic_s(),
             self._base_offset,

@@ -14,6 +14,8 @@ from keyfold.log.record import CREATE_TIME, NO_TIMESTAMP, Record, RecordColumns
 from keyfold.log.segment import MANY_RECORDS, SegmentWriter, segment_bytes
 from tests.support.segments import SYNC, columns_of, make, plain_records, read_with_fastavro
 
+BLOCK = 64 * 1024
+
 
 def record(offset: int, key: bytes | None = b"k", value: bytes | None = b"v", timestamp: int = 7) -> Record:
     return Record(offset, timestamp, CREATE_TIME, key, value)
@@ -228,7 +230,7 @@ def test_memory_is_counted_and_the_size_estimate_is_close(batch: int) -> None:
 
 
 def test_undrained_bytes_count_as_memory() -> None:
-    writer = SegmentWriter(sync_marker=SYNC, codec="null")
+    writer = SegmentWriter(sync_marker=SYNC, codec="null", block_bytes=BLOCK)
     writer.append(columns_of(list(plain_records(1000, value_bytes=1000))))
     before = writer.memory_bytes
     gone = sum(map(len, writer.drain()))
@@ -238,7 +240,7 @@ def test_undrained_bytes_count_as_memory() -> None:
 
 def test_rows_leave_memory_with_their_row_group() -> None:
     records = list(plain_records(5500))
-    writer = SegmentWriter(sync_marker=SYNC, codec="null", limits=SegmentLimits(row_group_rows=1000))
+    writer = SegmentWriter(sync_marker=SYNC, codec="null", block_bytes=BLOCK, limits=SegmentLimits(row_group_rows=1000))
     most = 0
     for start in range(0, len(records), 300):
         writer.append(columns_of(records[start : start + 300]))
@@ -247,4 +249,4 @@ def test_rows_leave_memory_with_their_row_group() -> None:
     finished = writer.finish()
     assert Index.parse(finished.index_data).rows["key"].to_pylist() == [r.key for r in records]
     assert Index.parse(finished.index_data).ints("offset").tolist() == list(range(5500))
-    assert most < 1300 * 70 + 5500 * 12 + 2 * 65536
+    assert most < 1300 * 70 + 5500 * 12 + 2 * BLOCK

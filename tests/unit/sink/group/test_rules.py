@@ -21,7 +21,7 @@ from keyfold_sink.kafka.source import (
     tombstone_gap,
     tombstones_at_risk,
 )
-from keyfold_sink.write.memory_budget import InFlight, PauseThreshold, to_roll
+from keyfold_sink.write.memory_budget import InFlight, PauseThreshold, block_bytes, to_roll
 
 MIB = 1024 * 1024
 
@@ -74,6 +74,11 @@ def test_memory_pressure_rolls_the_largest_segments_first_and_only_as_many_as_ne
     assert to_roll({"a": 10, "b": 30, "c": 20}, 0, 120) == []
     assert to_roll({"a": 40, "b": 40}, 50, 100) == []  # half of it is on its way already
     assert to_roll({}, 0, 100) == []
+
+
+def test_blocks_are_smaller_if_many_segments_share_the_memory() -> None:
+    sizes = [block_bytes(partitions, 128 * MIB) for partitions in (0, 1, 64, 128, 256, 2000)]
+    assert sizes == [MIB // 4, MIB // 4, MIB // 4, MIB // 8, MIB // 16, MIB // 16]
 
 
 def test_backpressure_has_hysteresis() -> None:

@@ -242,7 +242,7 @@ def test_parts_of_an_upload_that_is_lost_are_deleted(make: MakeBench) -> None:
     assert bench.in_flight.size_bytes == 0
 
 
-SMALL_PART_BYTES = 100_000
+SMALL_PART_BYTES, SMALL_BLOCK_BYTES = 100_000, 64 * 1024
 KINDS = (FaultKind.UNAVAILABLE, FaultKind.LOST_ANSWER, FaultKind.LATE, FaultKind.CONFLICT)
 CALLS = {"start_upload": 1, "upload.write": 3, "upload.complete": 1, "put": 1}
 UPLOAD_FAULTS = [
@@ -256,7 +256,7 @@ UPLOAD_FAULTS = [
 
 def append_in_small_parts(bench: Bench) -> list[Record]:
     random = Random(3)
-    expected = [r for n in range(8) for r in bench.append(n, n + 1, value=random.randbytes(64 * 1024))]
+    expected = [r for n in range(8) for r in bench.append(n, n + 1, value=random.randbytes(SMALL_BLOCK_BYTES))]
     bench.writer.roll(RollReason.REQUEST)
     bench.settle()
     return expected
@@ -272,7 +272,7 @@ def test_a_segment_in_parts_is_committed_once_after_any_fault_of_its_upload(
     matching = count()
     fault = Fault(lambda call: call.operation == operation and next(matching) == nth, kind)
     faulty = FaultyStore(inner, [fault])
-    bench.writer._resources = replace(bench.writer._resources, store=faulty)
+    bench.writer._resources = replace(bench.writer._resources, store=faulty, block_bytes=lambda: SMALL_BLOCK_BYTES)
     expected = append_in_small_parts(bench)
     assert next(matching) > nth, "the fault has happened"
     faulty.land()
