@@ -1,7 +1,7 @@
 """Divide a task's memory, the option `buffer.memory`; pure.
 
     an eighth     fetched records that wait in the client (the payload; as much again for its bookkeeping)
-    an eighth     the batch of Python objects that the client has returned
+    an eighth     the batch of Python objects that the client has returned, and as much again while it is copied
     the rest      segments that are being filled, and finished ones in flight to the store
 
 `keyfold_sink.write.memory_budget` says which segments to finish and when to pause, so that the rest is not exceeded.
@@ -47,6 +47,6 @@ def plan_memory(buffer_memory: int) -> MemoryPlan:
         queue_bytes=queue_bytes,
         queue_records=max(1000, min(100_000, queue_bytes // _RECORD_OVERHEAD_BYTES)),
         fetch_bytes=fetch_bytes,
-        batch_bytes=eighth,
+        batch_bytes=eighth // 2,
         segments_bytes=max(buffer_memory - taken, buffer_memory // 4),
     )

@@ -46,7 +46,7 @@ def reading(monkeypatch: Any) -> BatchReader:
 def take(found: BatchReader, *values: bytes) -> int:
     """Hand over a batch and return the requested size of the next one."""
     found.accept_messages(cast("Any", [Read(value) for value in values]))
-    return plan_memory(128 * MIB).batch_records(found.expected_record_bytes)
+    return plan_memory(256 * MIB).batch_records(found.expected_record_bytes)
 
 
 def test_batches_are_small_after_large_records(monkeypatch: Any) -> None:
