@@ -10,8 +10,8 @@ Finished bytes can be handed on early (`take`), so memory does not limit a segme
 stored blocks, the unfinished block, and index rows.
 
 Records are never decoded: the index has their places, and the new index is computed from the old rows with numpy. The
-survivors of one source block stay together, so an output block has at most `block_bytes` (1.5 times as many bytes, if
-its first few are few and nothing else would take them), or as many bytes as the largest source block.
+survivors of one source block stay together, so an output block has at most `block_bytes`, or as many bytes as the
+largest source block. Only a block that begins with a few left-over records may have 1.5 times `block_bytes`.
 
 Fetched blocks are checked before use (`BlockTable.check`: place, length, counts, sync marker, CRC-32), and all added
 offsets must ascend. So damage never gets a fresh checksum.
@@ -171,11 +171,12 @@ class SegmentRewriter:
         return not self._is_scrap() or not self._has_room(size_bytes)
 
     def _has_room(self, size_bytes: int) -> bool:
-        """Return whether the pending block takes so many bytes more; a small one may become larger than others."""
+        """Return whether `size_bytes` more fit into the pending block. A scrap may grow to 1.5 times `block_bytes`."""
         most = 1.5 if self._is_scrap() else 1
         return self._open.size_bytes + size_bytes <= most * self._block_bytes
 
     def _is_scrap(self) -> bool:
+        """Return whether the pending block is too small to be written alone."""
         return 0 < self._open.size_bytes < self._block_bytes // 8
 
     def _collect(self, raw: memoryview, spans: list[tuple[int, int]], size: int, count: int, first_offset: int) -> None:

@@ -18,13 +18,14 @@ from keyfold.runtime.clock import NEVER_MS
 class Encoding:
     """How segments are rewritten: Avro codec and level, block size before compression.
 
-    `part_bytes` is the part size of uploads; None is that of `keyfold.log.objects`. `gap_bytes` is how many bytes that
-    nobody needs are read between two blocks, to save a request; None is that of `keyfold.log.index`.
+    `block_bytes` None is the size of `keyfold.log.segment`. `part_bytes` is the part size of uploads; None is that of
+    `keyfold.log.objects`. `gap_bytes` is how many bytes that nobody needs are read between two blocks, to save a
+    request; None is that of `keyfold.log.index`.
     """
 
     codec: str = "zstandard"
     level: int = 1
-    block_bytes: int = 262_144
+    block_bytes: int | None = None
     part_bytes: int | None = None
     gap_bytes: int | None = None
 

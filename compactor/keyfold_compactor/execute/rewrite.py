@@ -28,6 +28,7 @@ from keyfold.log.manifest import SegmentEntry
 from keyfold.log.names import Role, new_name
 from keyfold.log.objects import PART_BYTES, ObjectStream, create_object
 from keyfold.log.rewrite import SegmentRewriter
+from keyfold.log.segment import DEFAULT_BLOCK_BYTES
 from keyfold.runtime.arrow_types import values_of
 from keyfold.runtime.buffers import Fetch
 from keyfold.runtime.overlap import FETCH_BYTES, FetchAhead, SendBehind
@@ -119,7 +120,7 @@ def _survivors(
         sync_marker=unit.sync_marker,
         codec=encoding.codec,
         level=encoding.level,
-        block_bytes=encoding.block_bytes,
+        block_bytes=encoding.block_bytes or DEFAULT_BLOCK_BYTES,
         gap_bytes=gap_bytes,
         take=write,
         limits=limits,
