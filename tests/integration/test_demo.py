@@ -39,7 +39,13 @@ class Demo:
         with self.out_path.open("wb") as out, self.err_path.open("wb") as err:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "keyfold.cli", "demo", *arguments],
-                env={**os.environ, name: value, "TMPDIR": str(self.temporary), **environment},
+                env={
+                    **os.environ,
+                    name: value,
+                    "TMPDIR": str(self.temporary),
+                    "PYTHONFAULTHANDLER": "1",
+                    **environment,
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -68,8 +74,15 @@ class Demo:
             time.sleep(0.05)
 
     def end(self, number: signal.Signals) -> int:
+        """Send a signal and return the exit code. A demo that does not end says where each of its threads is."""
         self.process.send_signal(number)
-        return self.process.wait(60)
+        try:
+            return self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            others = self.processes()
+            self.process.send_signal(signal.SIGABRT)  # the fault handler prints every thread
+            self.process.wait(60)
+            raise AssertionError(f"the demo did not end:\n{self.out}{self.err}\n{others}") from None
 
     def processes(self) -> list[str]:
         """All processes with the mark."""
