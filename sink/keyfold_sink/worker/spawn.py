@@ -46,7 +46,8 @@ class TaskProcess:
 
         With `say`, a thread passes each line that the task prints to standard error to it.
         """
-        reports, theirs = os.pipe()
+        ours, theirs = os.pipe()
+        self._reports = io.FileIO(ours)  # a file can be closed twice; a number may be another file's by then
         try:
             with _blocked(_FOR_THE_WORKER):
                 self._popen = subprocess.Popen(  # noqa: S603 - runs this program
@@ -57,15 +58,14 @@ class TaskProcess:
                     bufsize=0,
                 )
         except BaseException:
-            os.close(reports)
+            self._reports.close()
             raise
         finally:
             os.close(theirs)
         assert self._popen.stdin is not None
-        _widen(reports)
-        self._reports = reports
+        _widen(self._reports)
         self._stdin = self._popen.stdin
-        os.set_blocking(reports, False)
+        os.set_blocking(self._reports.fileno(), False)
         os.set_blocking(self._stdin.fileno(), False)
         self._unsent = bytearray()
         self._rest = bytearray()
@@ -91,11 +91,8 @@ class TaskProcess:
         """See `ProcessHandle.take_lines`."""
         self._push()
         while True:
-            try:
-                piece = os.read(self._reports, _PIECE_BYTES)
-            except BlockingIOError:
-                break
-            if not piece:
+            piece = self._reports.read(_PIECE_BYTES)
+            if not piece:  # None if the task has written nothing new
                 break
             self._rest += piece
             if len(self._rest) > _LONGEST_LINE_BYTES:
@@ -114,7 +111,7 @@ class TaskProcess:
 
     def close(self) -> None:
         """See `ProcessHandle.close`. Wait for a process that was just killed."""
-        os.close(self._reports)
+        self._reports.close()
         self._stdin.close()
         self._popen.wait()
         if self._printed is not None:
@@ -152,7 +149,7 @@ def _blocked(numbers: Sequence[signal.Signals]) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _widen(pipe: int) -> None:
+def _widen(pipe: io.FileIO) -> None:
     """Enlarge a pipe so that a report of thousands of partitions fits, where the system supports it (Linux)."""
     with contextlib.suppress(OSError, AttributeError):
         fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIECE_BYTES)
